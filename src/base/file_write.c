@@ -1,0 +1,162 @@
+// The only writes of the program: buffered files, atomic replacement, durable renames; see file.h.
+// Every byte passes write_all, where a test can make the system refuse.
+#include "base/file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { BUFFER_BYTES = 1 << 20 };
+
+static pthread_mutex_t fault_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t fault_left_bytes;
+static int fault_error; // 0: none planned
+
+void file_fail_after(uint64_t bytes, int error_number) {
+    pthread_mutex_lock(&fault_lock);
+    fault_left_bytes = bytes;
+    fault_error = error_number;
+    pthread_mutex_unlock(&fault_lock);
+}
+
+// How many of `bytes` may still be written; *number is the errno that follows them, or 0.
+static size_t allowed_bytes(size_t bytes, int *number) {
+    pthread_mutex_lock(&fault_lock);
+    *number = 0;
+    if (fault_error != 0) {
+        if (bytes > fault_left_bytes) {
+            bytes = (size_t)fault_left_bytes;
+            *number = fault_error;
+        }
+        fault_left_bytes -= bytes;
+    }
+    pthread_mutex_unlock(&fault_lock);
+    return bytes;
+}
+
+static int write_all(struct file_writer *w, const unsigned char *data, size_t bytes,
+                     struct err *err) {
+    int number;
+    size_t allowed = allowed_bytes(bytes, &number), done = 0;
+    while (done < allowed) {
+        ssize_t wrote = write(w->fd, data + done, allowed - done);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote < 0) {
+            number = errno;
+            break;
+        }
+        done += (size_t)wrote;
+    }
+    if (number == 0) return 0;
+    errno = number;
+    return err_set_errno(err, "%s: write failed at byte %llu", w->path,
+                         (unsigned long long)(w->offset_bytes - w->fill + done));
+}
+
+int file_writer_open(struct file_writer *w, const char *path, struct err *err) {
+    *w = (struct file_writer){.fd = -1};
+    if (strlen(path) >= sizeof w->path)
+        return err_set(err, ERR_IO, "path too long (%zu bytes): %.100s...", strlen(path), path);
+    strcpy(w->path, path);
+    w->buffer = malloc(BUFFER_BYTES);
+    if (!w->buffer) return err_set(err, ERR_MEMORY, "%s: no memory for a write buffer", path);
+    w->capacity = BUFFER_BYTES;
+    w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (w->fd < 0) {
+        err_set_errno(err, "%s: cannot open for writing", path);
+        file_writer_abandon(w);
+        return -1;
+    }
+    return 0;
+}
+
+static int flush(struct file_writer *w, struct err *err) {
+    int result = w->fill ? write_all(w, w->buffer, w->fill, err) : 0;
+    w->fill = 0;
+    return result;
+}
+
+int file_writer_put(struct file_writer *w, const void *data, size_t bytes, struct err *err) {
+    if (w->fd < 0)
+        return err_set(err, ERR_INTERNAL, "%s: write to a file that is not open", w->path);
+    if (bytes > w->capacity - w->fill && flush(w, err) != 0) return -1;
+    if (bytes >= w->capacity) { // large pieces need no second copy
+        if (write_all(w, data, bytes, err) != 0) return -1;
+    } else if (bytes) {
+        memcpy(w->buffer + w->fill, data, bytes);
+        w->fill += bytes;
+    }
+    w->offset_bytes += bytes;
+    return 0;
+}
+
+int file_writer_close(struct file_writer *w, bool durable, struct err *err) {
+    if (w->fd < 0)
+        return err_set(err, ERR_INTERNAL, "%s: close of a file that is not open", w->path);
+    int result = flush(w, err);
+    if (result == 0 && durable && fsync(w->fd) != 0)
+        result = err_set_errno(err, "%s: the system could not make the file durable", w->path);
+    int fd = w->fd;
+    w->fd = -1;
+    if (close(fd) != 0 && result == 0) result = err_set_errno(err, "%s: close failed", w->path);
+    file_writer_abandon(w);
+    return result;
+}
+
+void file_writer_abandon(struct file_writer *w) {
+    if (w->fd >= 0) close(w->fd);
+    free(w->buffer);
+    w->fd = -1;
+    w->buffer = NULL;
+    w->fill = w->capacity = 0;
+}
+
+int file_sync_folder(const char *path, struct err *err) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return err_set_errno(err, "%s: cannot open the folder", path);
+    int result = fsync(fd);
+    int number = errno;
+    close(fd);
+    // Some network file systems cannot sync a folder and say so with EINVAL; they need none.
+    if (result == 0 || number == EINVAL) return 0;
+    errno = number;
+    return err_set_errno(err, "%s: the system could not make the folder durable", path);
+}
+
+static int sync_folder_of(const char *path, struct err *err) {
+    char folder[4096];
+    const char *slash = strrchr(path, '/');
+    size_t length = slash ? (size_t)(slash - path) : 0;
+    if (!slash) return file_sync_folder(".", err);
+    if (length == 0) return file_sync_folder("/", err);
+    if (length >= sizeof folder) return err_set(err, ERR_IO, "path too long: %.100s...", path);
+    memcpy(folder, path, length);
+    folder[length] = 0;
+    return file_sync_folder(folder, err);
+}
+
+int file_rename(const char *from, const char *to, struct err *err) {
+    if (rename(from, to) != 0) return err_set_errno(err, "%s: cannot rename to %s", from, to);
+    return sync_folder_of(to, err);
+}
+
+int file_replace(const char *path, const void *data, size_t bytes, struct err *err) {
+    char temporary[4096];
+    int length = snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    if (length < 0 || (size_t)length >= sizeof temporary)
+        return err_set(err, ERR_IO, "path too long: %.100s...", path);
+    struct file_writer w;
+    if (file_writer_open(&w, temporary, err) != 0) return -1;
+    int result = file_writer_put(&w, data, bytes, err);
+    if (result == 0)
+        result = file_writer_close(&w, true, err);
+    else
+        file_writer_abandon(&w);
+    if (result == 0) result = file_rename(temporary, path, err);
+    if (result != 0) unlink(temporary);
+    return result;
+}

@@ -1,0 +1,9 @@
+// What the verbs share: their entry points and how a failure leaves the program. cli/ is the only
+// place that prints to standard output, reads the environment and exits.
+#pragma once
+#include "base/error.h"
+
+// Each verb gets its own name as argv[0] and returns the exit status.
+
+// Prints "weft: MESSAGE" to standard error; returns the exit status of the kind of failure.
+int cli_fail(const struct err *err);

@@ -1,0 +1,68 @@
+// The program: finds the verb and hands over. A new verb is a file verb_<name>.c, a line in cli.h
+// and a line in the table.
+#include "base/text.h"
+#include "base/version.h"
+#include "cli/cli.h"
+#include <stdio.h>
+#include <string.h>
+
+static const struct verb {
+    const char *name;
+    int (*run)(int argc, char **argv); // argv[0] is the verb
+    const char *summary;
+} verbs[] = {
+    {NULL, NULL, NULL},
+};
+
+static void print_help(void) {
+    printf("weft trains language models: from text to a checkpoint that other programs load.\n\n"
+           "usage: weft VERB [arguments]\n\n");
+    for (const struct verb *v = verbs; v->name; v++) printf("  %-12s %s\n", v->name, v->summary);
+    printf("\n  weft VERB --help    describes a verb\n"
+           "  weft --version      prints what was built\n"
+           "\nexit status: 0 done, 2 wrong usage or configuration, 3 bad data, 4 input or output "
+           "failed,\n"
+           "5 out of memory, 70 internal error, 130 interrupted after saving\n");
+}
+
+static void print_version(void) {
+    printf("weft %s\nsources %s\nbuilt with %s\n", version_number(), version_digest(),
+           version_recipe());
+}
+
+static int unknown_verb(const char *name) {
+    const char *names[sizeof verbs / sizeof verbs[0] + 2] = {"help", "version"};
+    size_t count = 2;
+    for (const struct verb *v = verbs; v->name; v++) names[count++] = v->name;
+    const char *nearest = text_nearest(name, names, count);
+    fprintf(stderr, "weft: unknown verb \"%s\"", name);
+    if (nearest) fprintf(stderr, "; did you mean \"%s\"?", nearest);
+    fprintf(stderr, "\nweft --help lists the verbs\n");
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        print_help();
+        return 2;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+        print_help();
+        return 0;
+    }
+    if (strcmp(name, "--version") == 0 || strcmp(name, "version") == 0) {
+        print_version();
+        return 0;
+    }
+    int status = -1;
+    for (const struct verb *v = verbs; v->name && status < 0; v++)
+        if (strcmp(v->name, name) == 0) status = v->run(argc - 1, argv + 1);
+    if (status < 0) return unknown_verb(name);
+    // Results that did not reach a full disk or a closed pipe must not pass as success.
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "weft: standard output could not be written\n");
+        return status ? status : 4;
+    }
+    return status;
+}
