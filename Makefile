@@ -1,0 +1,57 @@
+# Front door. The work is done by CMake, Ninja and the programs under scripts/.
+# Each target fetches the Debian packages that it lacks (scripts/setup); git, make and apt are enough to start.
+
+PREFIX ?= /usr/local
+DATA ?=
+FILTER ?=
+BUILD ?= build
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build test bench check format sanitize demo install test-onednn3 clean
+
+help: ## lists the targets
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	    awk -F'|' '{printf "%-22s %s\n", $$1, $$2}'
+
+setup: ## installs the Debian packages that are missing
+	@scripts/setup
+
+build: setup ## builds the program, build/weft
+	@cmake -G Ninja -S . -B $(BUILD) >$(BUILD).log 2>&1 || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }
+	@sed -n 's/^-- \(weft .*\|  .*\)/\1/p' $(BUILD).log; rm -f $(BUILD).log
+	@cmake --build $(BUILD)
+
+test: build ## runs all tests; DATA=DIR adds external data, FILTER=WORD picks tests by name
+	@WEFT_TEST_DATA="$(abspath $(DATA))" scripts/run-tests $(BUILD) "$(FILTER)"
+
+bench: build ## runs the benchmarks of docs/performance.md
+	@scripts/bench $(BUILD)
+
+check: ## clang-tidy, cppcheck and format check
+	@scripts/setup check
+	@cmake -G Ninja -S . -B build >/dev/null
+	@scripts/check build
+
+format: ## lays the sources out as .clang-format says
+	@scripts/setup check
+	@git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format-14 -i
+
+sanitize: setup ## runs the tests built with AddressSanitizer and UBSan (DATA=, FILTER= as in test)
+	@cmake -G Ninja -S . -B build-sanitize -DWEFT_SANITIZE=ON >/dev/null
+	@cmake --build build-sanitize
+	@WEFT_TEST_DATA="$(abspath $(DATA))" scripts/run-tests build-sanitize "$(FILTER)"
+
+demo: ## trains a tokenizer and a small model on real English, plots, writes text, exports (about five minutes)
+	@scripts/setup demo
+	@$(MAKE) --no-print-directory build
+	@scripts/demo $(BUILD)/weft
+
+install: build ## installs the program and its man page under PREFIX (default /usr/local)
+	@cmake --install $(BUILD) --prefix "$(abspath $(PREFIX))"
+
+test-onednn3: ## builds and tests against oneDNN 3.x in a folder of its own
+	@scripts/setup onednn3
+	@scripts/test-onednn3
+
+clean: ## removes what was built
+	rm -rf build build-sanitize build-onednn3
