@@ -1,7 +1,7 @@
 // XXH3 behind a narrow door, see hash.h.
 #include "base/hash.h"
-#include <stdlib.h>
 #include <string.h>
+#define XXH_STATIC_LINKING_ONLY // the size of the state
 #include <xxhash.h>
 
 uint64_t hash_bytes(const void *data, size_t bytes) {
@@ -12,22 +12,23 @@ uint64_t hash_string(const char *text) {
     return XXH3_64bits(text, strlen(text));
 }
 
+// The library's state wants 64-byte alignment, which a struct inside of malloc'ed memory need not
+// have.
+_Static_assert(sizeof(XXH3_state_t) + 64 <= sizeof(struct hash_stream), "room for the state");
+static XXH3_state_t *state_of(const struct hash_stream *h) {
+    return (XXH3_state_t *)(((uintptr_t)h->room + 63) & ~(uintptr_t)63);
+}
+
 void hash_begin(struct hash_stream *h) {
-    XXH3_state_t *state = XXH3_createState();
-    if (!state) abort(); // half a kilobyte: nothing can go on
-    XXH3_64bits_reset(state);
-    h->state = state;
+    XXH3_64bits_reset(state_of(h));
 }
 
 void hash_put(struct hash_stream *h, const void *data, size_t bytes) {
-    XXH3_64bits_update(h->state, data, bytes);
+    XXH3_64bits_update(state_of(h), data, bytes);
 }
 
-uint64_t hash_end(struct hash_stream *h) {
-    uint64_t digest = XXH3_64bits_digest(h->state);
-    XXH3_freeState(h->state);
-    h->state = NULL;
-    return digest;
+uint64_t hash_end(const struct hash_stream *h) {
+    return XXH3_64bits_digest(state_of(h));
 }
 
 void hash_text(uint64_t hash, char text[17]) {

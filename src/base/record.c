@@ -25,6 +25,7 @@ const char *record_kind_name(enum record_kind kind) {
 int record_lane_open(struct record_lane *lane, const char *name, uint64_t span_capacity) {
     *lane = (struct record_lane){.name = name};
     if (span_capacity == 0) return 0;
+    if (span_capacity > SIZE_MAX / 2 / sizeof *lane->spans) return -1;
     lane->spans = calloc(span_capacity, sizeof *lane->spans);
     if (!lane->spans) return -1;
     lane->span_capacity = span_capacity;

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include <libfyaml.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,8 @@ enum { LONGEST_FILE_BYTES = 1 << 20, LONGEST_KEY = 1000 };
 
 struct reader {
     const char *name; // of the file
+    const char *text;
+    size_t bytes;
     struct yaml_leaves leaves;
     size_t capacity;
     struct err *err;
@@ -77,16 +80,23 @@ static bool is_plain(struct fy_node *node) {
     return style == FYNS_PLAIN || style == FYNS_ANY;
 }
 
+static bool is_null(struct fy_node *node) {
+    size_t length;
+    const char *text = fy_node_get_scalar(node, &length);
+    if (!text || length == 0) return is_plain(node);
+    return is_plain(node) &&
+           ((length == 1 && text[0] == '~') || (length == 4 && strncasecmp(text, "null", 4) == 0));
+}
+
 static int add_scalar(struct reader *r, struct fy_node *node, const char *key, int line) {
     size_t length;
     const char *text = scalar_text(r, node, key, line, &length);
     if (!text) return -1;
-    bool plain = is_plain(node);
-    struct yaml_leaf leaf = {
-        .key = strdup(key), .text = strndup(text, length), .line = line, .is_quoted = !plain};
-    leaf.is_null =
-        plain && leaf.text &&
-        (!leaf.text[0] || strcmp(leaf.text, "~") == 0 || strcasecmp(leaf.text, "null") == 0);
+    struct yaml_leaf leaf = {.key = strdup(key),
+                             .text = strndup(text, length),
+                             .line = line,
+                             .is_quoted = !is_plain(node)};
+    leaf.is_null = is_null(node);
     return add_leaf(r, leaf);
 }
 
@@ -218,14 +228,35 @@ void yaml_free(struct yaml_leaves *leaves) {
     *leaves = (struct yaml_leaves){NULL, 0};
 }
 
-// libfyaml writes its findings to a diagnostic object; the first one with a line becomes our
-// message.
+// The first line that is indented with a tab, or 0: the usual cause of findings that do not name
+// it.
+static int tab_line(const char *text, size_t bytes) {
+    int line = 1;
+    for (size_t i = 0; i < bytes; line++) {
+        while (i < bytes && text[i] == ' ') i++;
+        if (i < bytes && text[i] == '\t') return line;
+        while (i < bytes && text[i] != '\n') i++;
+        i++;
+    }
+    return 0;
+}
+
+// libfyaml writes its findings to a diagnostic object; the first one becomes our message.
 static int syntax_error(struct reader *r, struct fy_diag *diag) {
     void *at = NULL;
     struct fy_diag_error *found = fy_diag_errors_iterate(diag, &at);
-    if (!found || !found->msg) return err_set(r->err, ERR_USAGE, "%s: not valid YAML", r->name);
-    return err_set(r->err, ERR_USAGE, "%s: line %d: not valid YAML: %s", r->name, found->line,
-                   found->msg);
+    if (found && found->msg)
+        err_set(r->err, ERR_USAGE, "%s: line %d: not valid YAML: %s", r->name, found->line,
+                found->msg);
+    else
+        err_set(r->err, ERR_USAGE, "%s: not valid YAML", r->name);
+    int line = tab_line(r->text, r->bytes);
+    if (line && r->err) {
+        size_t length = strlen(r->err->text);
+        snprintf(r->err->text + length, sizeof r->err->text - length,
+                 " (line %d is indented with a tab; use spaces)", line);
+    }
+    return -1;
 }
 
 static void say_nothing(struct fy_diag *diag, void *user, const char *text, size_t length) {
@@ -243,7 +274,7 @@ static int parse_with(struct reader *r, struct fy_parser *parser, struct fy_diag
         struct fy_node *root = fy_document_root(document);
         if (root && fy_node_is_mapping(root))
             result = flatten(r, root, "", 1);
-        else if (root && !(fy_node_is_scalar(root) && fy_node_is_null(root)))
+        else if (root && !(fy_node_is_scalar(root) && is_null(root)))
             result =
                 refuse(r, 0, "", "expected keys and values (key: value), found something else");
     }
@@ -260,7 +291,7 @@ static int parse_with(struct reader *r, struct fy_parser *parser, struct fy_diag
 
 int yaml_parse(const char *text, size_t bytes, const char *name, struct yaml_leaves *out,
                struct err *err) {
-    struct reader r = {.name = name, .err = err};
+    struct reader r = {.name = name, .text = text, .bytes = bytes, .err = err};
     if (bytes > LONGEST_FILE_BYTES)
         return refuse(&r, 0, "", "longer than the 1 MB that a configuration may have");
     size_t valid = text_utf8_valid_prefix(text, bytes);

@@ -41,6 +41,13 @@ static int unknown_verb(const char *name) {
     return 2;
 }
 
+// Results that did not reach a full disk or a closed pipe must not pass as success.
+static int finish(int status) {
+    if (fflush(stdout) == 0 && !ferror(stdout)) return status;
+    fprintf(stderr, "weft: standard output could not be written\n");
+    return status ? status : 4;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         print_help();
@@ -49,20 +56,15 @@ int main(int argc, char **argv) {
     const char *name = argv[1];
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         print_help();
-        return 0;
+        return finish(0);
     }
     if (strcmp(name, "--version") == 0 || strcmp(name, "version") == 0) {
         print_version();
-        return 0;
+        return finish(0);
     }
     int status = -1;
     for (const struct verb *v = verbs; v->name && status < 0; v++)
         if (strcmp(v->name, name) == 0) status = v->run(argc - 1, argv + 1);
     if (status < 0) return unknown_verb(name);
-    // Results that did not reach a full disk or a closed pipe must not pass as success.
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "weft: standard output could not be written\n");
-        return status ? status : 4;
-    }
-    return status;
+    return finish(status);
 }
