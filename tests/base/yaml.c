@@ -108,7 +108,7 @@ TEST(yaml_refusals) {
         {"a: 1\n---\nb: 2\n", "a.yaml", "second"},
         {"a: [x, 'y,z']\n", "line 1", "comma"},
         {"? [a, b]\n: 1\n", "a.yaml", "names as keys"},
-        {": 1\n", "line 1", "name before the colon"},
+        {": 1\n", "a.yaml", "name before the colon"},
         {"a: 1\nb: \xff\n", "line 2", "UTF-8"},
         {"a: \"\\0\"\n", "line 1", "NUL"},
     };
