@@ -4,12 +4,22 @@
 #include <stdint.h>
 #include <string.h>
 
-enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64, DTYPE_I64, DTYPE_I32, DTYPE_U16, DTYPE_U8, DTYPE_COUNT };
+enum dtype {
+    DTYPE_F32,
+    DTYPE_BF16,
+    DTYPE_F16,
+    DTYPE_F64,
+    DTYPE_I64,
+    DTYPE_I32,
+    DTYPE_U16,
+    DTYPE_U8,
+    DTYPE_COUNT
+};
 
 typedef uint16_t bf16; // the upper half of a float
 
 size_t dtype_bytes(enum dtype type);
-const char *dtype_name(enum dtype type);              // "f32", "bf16", ...
+const char *dtype_name(enum dtype type);                 // "f32", "bf16", ...
 int dtype_from_name(const char *name, enum dtype *type); // 0 or -1
 
 static inline float bf16_to_float(bf16 x) {
@@ -30,5 +40,7 @@ static inline bf16 bf16_from_float(float f) {
 float f16_to_float(uint16_t h);
 uint16_t f16_from_float(float f);
 
-// `count` elements from one floating type to another (f32, bf16, f16, f64); the buffers do not overlap.
-void dtype_convert(void *to, enum dtype to_type, const void *from, enum dtype from_type, size_t count);
+// `count` elements from one floating type to another (f32, bf16, f16, f64); the buffers do not
+// overlap.
+void dtype_convert(void *to, enum dtype to_type, const void *from, enum dtype from_type,
+                   size_t count);

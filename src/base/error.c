@@ -5,6 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
+// The header wraps them in macros of the same names.
+#undef err_set
+#undef err_set_errno
+#undef err_context
+
 int err_set(struct err *err, enum err_kind kind, const char *format, ...) {
     if (!err || err->kind != ERR_NONE) return -1;
     va_list arguments;

@@ -34,3 +34,13 @@ int err_context(struct err *err, const char *format, ...) __attribute__((format(
 
 // The exit status documented beside the kinds above.
 int err_exit_status(const struct err *err);
+
+// The three always return -1. Saying so where they are called lets compilers and checkers see that
+// outputs are set whenever a function returns 0.
+static inline int err_failed(int minus_one) {
+    (void)minus_one;
+    return -1;
+}
+#define err_set(...) err_failed(err_set(__VA_ARGS__))
+#define err_set_errno(...) err_failed(err_set_errno(__VA_ARGS__))
+#define err_context(...) err_failed(err_context(__VA_ARGS__))

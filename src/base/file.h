@@ -2,10 +2,10 @@
 // All writes of the program go through `struct file_writer`, so that a test can make the n-th write
 // fail (full disk, torn write) without touching the code under test.
 #pragma once
+#include "base/error.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/error.h"
 
 // Whole file as bytes with one NUL behind them (not counted); free() it. `limit_bytes` 0: no limit.
 int file_read(const char *path, size_t limit_bytes, char **data, size_t *size, struct err *err);
@@ -14,7 +14,8 @@ struct file_map {
     const unsigned char *data;
     size_t size;
 };
-int file_map_open(struct file_map *map, const char *path, struct err *err); // an empty file maps to size 0
+int file_map_open(struct file_map *map, const char *path,
+                  struct err *err); // an empty file maps to size 0
 void file_map_close(struct file_map *map);
 
 struct file_writer {
@@ -24,7 +25,8 @@ struct file_writer {
     unsigned char *buffer;
     size_t fill, capacity;
 };
-int file_writer_open(struct file_writer *w, const char *path, struct err *err); // creates or truncates
+int file_writer_open(struct file_writer *w, const char *path,
+                     struct err *err); // creates or truncates
 int file_writer_put(struct file_writer *w, const void *data, size_t bytes, struct err *err);
 // Flushes, optionally fsyncs, closes. Always releases the descriptor, also on failure.
 int file_writer_close(struct file_writer *w, bool durable, struct err *err);
@@ -32,19 +34,22 @@ void file_writer_abandon(struct file_writer *w);
 
 // Writes to "path.tmp", fsyncs, renames over `path`, fsyncs the folder.
 int file_replace(const char *path, const void *data, size_t bytes, struct err *err);
-int file_rename(const char *from, const char *to, struct err *err); // and fsync of the folder of `to`
+int file_rename(const char *from, const char *to,
+                struct err *err); // and fsync of the folder of `to`
 int file_sync_folder(const char *path, struct err *err);
 
 bool file_exists(const char *path);
 bool file_is_folder(const char *path);
 int file_size(const char *path, uint64_t *bytes, struct err *err);
-int file_make_folders(const char *path, struct err *err);   // mkdir -p
-int file_remove_tree(const char *path, struct err *err);    // a file or a folder with all in it; does not follow links
+int file_make_folders(const char *path, struct err *err); // mkdir -p
+int file_remove_tree(const char *path,
+                     struct err *err); // a file or a folder with all in it; does not follow links
 // Names in a folder, without "." and "..", sorted bytewise; release with file_list_free.
 int file_list(const char *path, char ***names, size_t *count, struct err *err);
 void file_list_free(char **names, size_t count);
 // "folder/name" into `out`; an overlong result is an error.
 int file_join(char *out, size_t out_bytes, const char *folder, const char *name, struct err *err);
 
-// Test hook: after `bytes` further bytes all writes fail with `error_number` (ENOSPC...); 0 turns it off.
+// Test hook: after `bytes` further bytes all writes fail with `error_number` (ENOSPC...); 0 turns
+// it off.
 void file_fail_after(uint64_t bytes, int error_number);

@@ -54,7 +54,7 @@ static int write_all(struct file_writer *w, const unsigned char *data, size_t by
     if (number == 0) return 0;
     errno = number;
     return err_set_errno(err, "%s: write failed at byte %llu", w->path,
-                         (unsigned long long)(w->offset_bytes - w->fill + done));
+                         (unsigned long long)w->offset_bytes - w->fill + done);
 }
 
 int file_writer_open(struct file_writer *w, const char *path, struct err *err) {
@@ -75,6 +75,7 @@ int file_writer_open(struct file_writer *w, const char *path, struct err *err) {
 }
 
 static int flush(struct file_writer *w, struct err *err) {
+    // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): file_writer_abandon releases the buffer
     int result = w->fill ? write_all(w, w->buffer, w->fill, err) : 0;
     w->fill = 0;
     return result;

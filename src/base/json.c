@@ -1,6 +1,7 @@
 // JSON through jansson, with messages that name file and key; see json.h.
 #include "base/json.h"
 #include "base/file.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,7 +114,7 @@ int json_get_int(struct json_at at, const char *key, bool required, int64_t fall
     }
     // 1e6 and 2048.0 are integers too
     double real = json_is_real(value) ? json_real_value(value) : 0.5;
-    if (real < -0x1p53 || real > 0x1p53 || real != (double)(int64_t)real)
+    if (fabs(real) > 0x1p53 || real != (double)(int64_t)real)
         return wrong(at, key, "an integer", value, err);
     *out = (int64_t)real;
     return 0;

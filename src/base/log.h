@@ -1,5 +1,5 @@
-// Lines for the operator. Nothing below `cli/` prints to stdout; it reports here, and `cli/` decides where a line goes
-// (standard error unless set otherwise).
+// Lines for the operator. Nothing below `cli/` prints to stdout; it reports here, and `cli/`
+// decides where a line goes (standard error unless set otherwise).
 #pragma once
 
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN };

@@ -1,13 +1,15 @@
-// Random numbers as pure functions of (key, counter): no state to save, no order to keep, the same for any number of
-// ranks and threads. Philox-4x32-10 (Salmon et al. 2011) makes the words; a Feistel network over the next power of four
-// with cycle walking makes a permutation of any range in O(1) memory.
+// Random numbers as pure functions of (key, counter): no state to save, no order to keep, the same
+// for any number of ranks and threads. Philox-4x32-10 (Salmon et al. 2011) makes the words; a
+// Feistel network over the next power of four with cycle walking makes a permutation of any range
+// in O(1) memory.
 #pragma once
 #include <stdint.h>
 
 void random_words(uint64_t key, uint64_t counter, uint32_t words[4]);
-uint64_t random_key(uint64_t seed, const char *stream); // mixes a seed and a name, e.g. a parameter's
-double random_uniform(uint64_t key, uint64_t counter);  // [0, 1)
-double random_normal(uint64_t key, uint64_t counter);   // mean 0, deviation 1 (Box-Muller)
+uint64_t random_key(uint64_t seed,
+                    const char *stream); // mixes a seed and a name, e.g. a parameter's
+double random_uniform(uint64_t key, uint64_t counter); // [0, 1)
+double random_normal(uint64_t key, uint64_t counter);  // mean 0, deviation 1 (Box-Muller)
 
 // Image of `index` under the permutation of 0..count-1 that `key` names. index < count.
 uint64_t random_permute(uint64_t key, uint64_t index, uint64_t count);

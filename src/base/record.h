@@ -1,6 +1,7 @@
-// What a step leaves behind for later diagnosis: seconds by kind, and, when a trace is wanted, one span per event.
-// A lane belongs to one thread (single writer, no atomics); whoever does timed work holds a pointer to its lane.
-// Cheap enough to be always compiled in. `observe/` turns it into figures and trace files.
+// What a step leaves behind for later diagnosis: seconds by kind, and, when a trace is wanted, one
+// span per event. A lane belongs to one thread (single writer, no atomics); whoever does timed work
+// holds a pointer to its lane. Cheap enough to be always compiled in. `observe/` turns it into
+// figures and trace files.
 #pragma once
 #include <stdint.h>
 
@@ -10,13 +11,13 @@ enum record_kind {
     RECORD_OPTIMIZER,
     RECORD_CHECKPOINT,
     RECORD_EVALUATE,
-    RECORD_DATA_WAIT,   // the compute thread stood still for a micro-batch
+    RECORD_DATA_WAIT, // the compute thread stood still for a micro-batch
     RECORD_GEMM,
     RECORD_ATTENTION,
-    RECORD_KERNEL,      // all other device work
+    RECORD_KERNEL, // all other device work
     RECORD_SHARD_OPEN,
     RECORD_SHARD_READ,
-    RECORD_PACK,        // weight copies in the GEMM library's layout
+    RECORD_PACK, // weight copies in the GEMM library's layout
     RECORD_KIND_COUNT
 };
 const char *record_kind_name(enum record_kind kind);

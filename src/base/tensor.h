@@ -1,7 +1,7 @@
 // A described piece of memory: what checkpoints, exporters and guards see of somebody else's state.
 #pragma once
-#include <stdint.h>
 #include "base/dtype.h"
+#include <stdint.h>
 
 enum { TENSOR_MAX_DIMS = 4, TENSOR_NAME_BYTES = 128 };
 

@@ -1,4 +1,5 @@
-// Small text helpers: growing buffers, nearest names for messages, human-readable quantities, UTF-8 checks.
+// Small text helpers: growing buffers, nearest names for messages, human-readable quantities, UTF-8
+// checks.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -13,8 +14,8 @@ int text_puts(struct text *t, const char *s);
 int text_printf(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_free(struct text *t);
 
-// Levenshtein distance with adjacent swaps, case ignored; and the nearest of `names` within a third of the
-// length, or NULL.
+// Levenshtein distance with adjacent swaps, case ignored; and the nearest of `names` within a third
+// of the length, or NULL.
 size_t text_distance(const char *a, const char *b);
 const char *text_nearest(const char *name, const char *const *names, size_t count);
 
