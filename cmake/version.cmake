@@ -1,6 +1,7 @@
 # Writes OUT, a C file with the version and a digest over all sources and the compile recipe. Run by the build.
-file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/src/*.c ${ROOT}/src/*.h ${ROOT}/src/CMakeLists.txt ${ROOT}/CMakeLists.txt)
+file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/src/*.c ${ROOT}/src/*.h ${ROOT}/src/CMakeLists.txt)
 list(SORT files)
+list(APPEND files CMakeLists.txt)
 set(all "${RECIPE}")
 foreach(name ${files})
     file(SHA256 ${ROOT}/${name} sum)
