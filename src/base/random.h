@@ -11,5 +11,10 @@ uint64_t random_key(uint64_t seed,
 double random_uniform(uint64_t key, uint64_t counter); // [0, 1)
 double random_normal(uint64_t key, uint64_t counter);  // mean 0, deviation 1 (Box-Muller)
 
+// Elements first .. first + count - 1 of the infinite row of normal deviates that `key` names, as
+// floats; about four times as fast as random_normal, and another row than its. The values do not
+// depend on `first` or `count`.
+void random_normals(uint64_t key, uint64_t first, uint64_t count, float *out);
+
 // Image of `index` under the permutation of 0..count-1 that `key` names. index < count.
 uint64_t random_permute(uint64_t key, uint64_t index, uint64_t count);

@@ -1,19 +1,25 @@
-// The model as a description: its shape (struct model_config) and the list of its parameters (struct param), made before
-// any memory exists. The engine executes it, the memory plan and the planner count it, checkpoints name their parts by it.
+// The model as a description: its shape (struct model_config) and the list of its parameters
+// (struct param), made before any memory exists. The engine executes it, the memory plan and the
+// planner count it, checkpoints name their parts by it.
 //
-// A `param` is a matrix as the engine multiplies by it. What other programs store as several tensors (query, key, value;
-// gate, up) is one param with several parts, because one wide product is faster than three narrow ones.
+// A `param` is a matrix as the engine multiplies by it. What other programs store as several
+// tensors (query, key, value; gate, up) is one param with several parts, because one wide product
+// is faster than three narrow ones.
 #pragma once
+#include "base/error.h"
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/error.h"
 
-enum { MODEL_MAX_LAYERS = 512, MODEL_MAX_PARTS = 3, PARAM_NAME_BYTES = 64 };
+enum { MODEL_MAX_LAYERS = 512, MODEL_MAX_PARTS = 3, MODEL_MAX_STOPS = 8, PARAM_NAME_BYTES = 64 };
 
 enum model_family { FAMILY_GPT2, FAMILY_LLAMA };
 enum model_norm { NORM_LAYER, NORM_RMS };
 enum model_norm_place { NORM_BEFORE, NORM_AFTER }; // AFTER: OLMo-2, x + norm(block(x))
-enum model_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_FULL }; // per head (Qwen 3); over all heads (OLMo-2)
+enum model_qk_norm {
+    QK_NORM_NONE,
+    QK_NORM_HEAD,
+    QK_NORM_FULL
+}; // per head (Qwen 3); over all heads (OLMo-2)
 enum model_activation { ACTIVATION_GELU_TANH, ACTIVATION_SWIGLU };
 enum model_rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_DYNAMIC_NTK, ROPE_LLAMA3, ROPE_YARN };
 
@@ -30,7 +36,8 @@ struct model_rope {
 
 struct model_config {
     enum model_family family;
-    char variant[16]; // "gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2": the Hugging Face model_type on export
+    char variant[16]; // "gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2": the Hugging Face
+                      // model_type on export; "": chosen then
     int layers, hidden, heads, kv_heads, head_dim, ffn, vocab, context;
     enum model_norm norm;
     enum model_norm_place norm_place;
@@ -42,31 +49,34 @@ struct model_config {
     bool qkv_bias, out_bias, mlp_bias;
     bool tied_head;
     double init_std; // of matrices; output projections of a block divide it by sqrt(2 layers)
-    int32_t layer_window[MODEL_MAX_LAYERS]; // keys that a query of this layer sees, itself included; 0: all
-    int bos_id, eos_id; // -1: none
+    int32_t layer_window[MODEL_MAX_LAYERS]; // keys that a query of this layer sees, itself
+                                            // included; 0: all
+    int bos_id, eos_id;                     // -1: none
+    int stop_ids[MODEL_MAX_STOPS];          // further ids that end a text beside eos_id
+    int stop_count;
 };
 
 enum param_role {
     // outside the layers
-    PARAM_EMBEDDING,      // [vocab, hidden]
-    PARAM_POSITION,       // [context, hidden]
-    PARAM_FINAL_NORM,     // [hidden]
+    PARAM_EMBEDDING,  // [vocab, hidden]
+    PARAM_POSITION,   // [context, hidden]
+    PARAM_FINAL_NORM, // [hidden]
     PARAM_FINAL_NORM_BIAS,
-    PARAM_HEAD,           // [vocab, hidden]; absent when tied
+    PARAM_HEAD, // [vocab, hidden]; absent when tied
     // in each layer
     PARAM_ATTENTION_NORM, // [hidden]
     PARAM_ATTENTION_NORM_BIAS,
-    PARAM_QKV,            // [(heads + 2 kv_heads) head_dim, hidden], parts q, k, v
+    PARAM_QKV, // [(heads + 2 kv_heads) head_dim, hidden], parts q, k, v
     PARAM_QKV_BIAS,
-    PARAM_Q_NORM,         // [head_dim] or [heads head_dim]
+    PARAM_Q_NORM, // [head_dim] or [heads head_dim]
     PARAM_K_NORM,
-    PARAM_OUT,            // [hidden, heads head_dim]
+    PARAM_OUT, // [hidden, heads head_dim]
     PARAM_OUT_BIAS,
-    PARAM_MLP_NORM,       // [hidden]
+    PARAM_MLP_NORM, // [hidden]
     PARAM_MLP_NORM_BIAS,
-    PARAM_UP,             // SwiGLU: [2 ffn, hidden], parts gate, up; GELU: [ffn, hidden]
+    PARAM_UP, // SwiGLU: [2 ffn, hidden], parts gate, up; GELU: [ffn, hidden]
     PARAM_UP_BIAS,
-    PARAM_DOWN,           // [hidden, ffn]
+    PARAM_DOWN, // [hidden, ffn]
     PARAM_DOWN_BIAS,
     PARAM_ROLE_COUNT
 };
@@ -81,15 +91,17 @@ enum shard_axis {
 struct param {
     char name[PARAM_NAME_BYTES]; // "layers.3.attention.qkv.weight"
     enum param_role role;
-    int layer; // -1 outside the layers
-    int64_t rows, columns;  // logical [rows, columns]; a vector has columns 1
-    int64_t rows_padded;    // rows held in memory (vocabularies round up to 64); padding is zero and never stored
+    int layer;             // -1 outside the layers
+    int64_t rows, columns; // logical [rows, columns]; a vector has columns 1
+    int64_t rows_padded;   // rows held in memory (vocabularies round up to 64); padding is zero and
+                           // never stored
     enum shard_axis axis;
-    bool decays;            // weight decay applies: matrices and tables, not norms and biases
+    bool decays; // weight decay applies: matrices and tables, not norms and biases
     double init_mean, init_std;
     int parts;
     int64_t part_rows[MODEL_MAX_PARTS];
-    const char *part_name[MODEL_MAX_PARTS]; // "q", "k", "v"; "gate", "up"; "" when there is one part
+    const char
+        *part_name[MODEL_MAX_PARTS]; // "q", "k", "v"; "gate", "up"; "" when there is one part
 };
 
 struct model {
@@ -105,17 +117,33 @@ void model_free(struct model *model);
 
 // Index of a param, or -1 when this model has none of that role. `layer` is -1 outside the layers.
 int model_param(const struct model *model, int layer, enum param_role role);
-static inline bool param_is_matrix(const struct param *p) { return p->columns > 1; }
-static inline int64_t param_elements(const struct param *p) { return p->rows * p->columns; }
-static inline int64_t param_elements_padded(const struct param *p) { return p->rows_padded * p->columns; }
+static inline bool param_is_matrix(const struct param *p) {
+    return p->columns > 1;
+}
+static inline int64_t param_elements(const struct param *p) {
+    return p->rows * p->columns;
+}
+static inline int64_t param_elements_padded(const struct param *p) {
+    return p->rows_padded * p->columns;
+}
 
-// Element `i` (row-major, logical) of the initial weights: a pure function of (seed, part name, index inside the part), so
-// that no layout and no padding changes it. `out` gets `count` elements from `first` on.
-void model_initial_values(const struct model *model, int param, uint64_t seed, int64_t first, int64_t count, float *out);
+// Name of one part: "layers.3.attention.qkv.weight" has the parts "layers.3.attention.q.weight" and
+// so on; with one part the param's own name.
+void param_part_full_name(const struct param *param, int part, char out[PARAM_NAME_BYTES]);
+
+// Element `i` (row-major, logical) of the initial weights: a pure function of (seed, part name,
+// index inside the part), so that no layout and no padding changes it. `out` gets `count` elements
+// from `first` on.
+void model_initial_values(const struct model *model, int param, uint64_t seed, int64_t first,
+                          int64_t count, float *out);
 
 // Sizes of a fused qkv row.
-static inline int64_t model_q_width(const struct model_config *c) { return (int64_t)c->heads * c->head_dim; }
-static inline int64_t model_kv_width(const struct model_config *c) { return (int64_t)c->kv_heads * c->head_dim; }
+static inline int64_t model_q_width(const struct model_config *c) {
+    return (int64_t)c->heads * c->head_dim;
+}
+static inline int64_t model_kv_width(const struct model_config *c) {
+    return (int64_t)c->kv_heads * c->head_dim;
+}
 static inline int64_t model_qkv_width(const struct model_config *c) {
     return model_q_width(c) + 2 * model_kv_width(c);
 }

@@ -1,0 +1,99 @@
+// Training checkpoints: everything that a run needs to go on with the same bits, as a folder per
+// step.
+//
+//   FOLDER/step_00000020/            complete: was renamed from step_00000020.tmp after everything
+//   in it was durable
+//     part-00001.safetensors ...     tensors, split by size; any safetensors reader opens them
+//     manifest.json                  written last: state, model, size and XXH3 of every part
+//
+// A folder counts as a checkpoint only when its manifest reads well and every part has the size and
+// hash that it names. Whatever else lies in FOLDER (notes/, other programs' folders, staging of
+// another process) is never touched.
+//
+// Names: tensors of a run are CHECKPOINT_WEIGHT, _MOMENT1 and _MOMENT2 followed by the param's name
+// ("weight.layers.0.attention.qkv.weight"), with the logical shape: [rows, columns], or [rows] for
+// a vector; padding rows are not stored. Weights are the FP32 masters (bf16 = round(master) on
+// load). Others may stand beside them.
+#pragma once
+#include "base/error.h"
+#include "base/json.h"
+#include "base/tensor.h"
+#include "model/model.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CHECKPOINT_WEIGHT "weight."
+#define CHECKPOINT_MOMENT1 "moment1."
+#define CHECKPOINT_MOMENT2 "moment2."
+
+enum { CHECKPOINT_PATH_BYTES = 4096 };
+
+struct checkpoint_state {
+    int64_t step;    // optimizer steps done
+    int64_t samples; // sequences drawn so far: the one cursor of the data order
+    int64_t tokens;  // processed so far
+    uint64_t seed;
+    const char *config;  // the resolved configuration as text
+    const char *binary;  // version_digest() of the program that saved
+    const char *gemm;    // library and version, "oneDNN 2.6.0"
+    const char *isa;     // instruction set that the kernels used, "avx512_bf16"
+    const json_t *extra; // object for whatever else the run wants back, or NULL
+};
+
+struct checkpoint_saved {
+    char path[CHECKPOINT_PATH_BYTES];
+    uint64_t bytes; // of all files
+    double seconds;
+};
+
+// Writes the checkpoint of state->step below `folder` (made when absent). When this returns 0 it is
+// complete and durable; when it fails, nothing of it counts as a checkpoint, earlier ones are as
+// they were, and staging is removed. A leftover of an earlier attempt at the same step is replaced;
+// a complete one of the same step too, only at the rename. `tensors` must not change meanwhile;
+// nothing else is shared, so a second thread may call this on a snapshot. `part_bytes` 0: 512 MB.
+// `saved` may be NULL.
+int checkpoint_save(const char *folder, const struct model_config *model,
+                    const struct tensor *tensors, int count, const struct checkpoint_state *state,
+                    uint64_t part_bytes, struct checkpoint_saved *saved, struct err *err);
+
+struct checkpoint; // an opened and verified one
+
+// The newest complete checkpoint below `folder`. Folders that are not complete are passed over,
+// each with a log line (LOG_WARN) that says why. None at all: *out is NULL and the result is 0;
+// only when there were some, and none is valid, it is an error.
+int checkpoint_open_newest(const char *folder, struct checkpoint **out, struct err *err);
+// One given step folder; any fault is an error that names the file.
+int checkpoint_open(const char *path, struct checkpoint **out, struct err *err);
+void checkpoint_close(struct checkpoint *c);
+
+const char *checkpoint_path(const struct checkpoint *c);
+const struct checkpoint_state *checkpoint_state(const struct checkpoint *c); // lives as long as `c`
+const struct model_config *checkpoint_model(const struct checkpoint *c);
+// Tensor by name as stored (data points into the read-only file map), or NULL.
+const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name);
+const struct tensor *checkpoint_tensors(const struct checkpoint *c, int *count);
+
+// Copies the stored values into tensors[i].data (same name, type and shape). Every tensor asked for
+// must be there, and every stored one must be asked for: differences are listed by name. Values
+// that are not finite are refused (name and index).
+int checkpoint_load(const struct checkpoint *c, const struct tensor *tensors, int count,
+                    struct err *err);
+
+// Which checkpoints stay: the newest `keep_last` (at least 1), every step divisible by `keep_every`
+// (0: none), the pinned ones. The newest valid one always stays. Order is numeric. Only folders of
+// complete checkpoints written by this program are removed; a failure to remove is a log line.
+// Returns the number removed.
+struct checkpoint_retention {
+    int keep_last;
+    int64_t keep_every;
+    const int64_t *pinned;
+    int pinned_count;
+};
+int checkpoint_retain(const char *folder, const struct checkpoint_retention *keep);
+
+// Steps that look like checkpoints (named step_N with a manifest that reads well; parts present
+// with the right size), ascending; free() the list.
+int checkpoint_list(const char *folder, int64_t **steps, int *count, struct err *err);
+int checkpoint_step_path(const char *folder, int64_t step, char out[CHECKPOINT_PATH_BYTES],
+                         struct err *err);

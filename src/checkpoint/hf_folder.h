@@ -1,0 +1,52 @@
+// A model folder as Hugging Face lays it out: config.json, model.safetensors or shards with
+// model.safetensors.index.json, tokenizer files. Reading and writing go tensor by tensor: memory is
+// one param, whatever the model's size.
+#pragma once
+#include "base/dtype.h"
+#include "base/error.h"
+#include "model/model.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct hf_folder;
+
+// Opens a folder and checks all of it that does not need the values: the configuration, index <->
+// headers both ways, every tensor's name, shape and type against the model.
+int hf_folder_open(const char *path, struct hf_folder **out, struct err *err);
+void hf_folder_close(struct hf_folder *folder);
+
+const struct model *
+hf_folder_model(const struct hf_folder *folder); // described; lives as long as the folder
+enum dtype hf_folder_dtype(const struct hf_folder *folder); // of the first stored matrix
+
+// Fills `out` [rows, columns] (logical, FP32) with a param of the folder's model, parts fused and
+// GPT-2's matrices turned. Values that are not finite are refused with the tensor's name and index.
+int hf_folder_read(const struct hf_folder *folder, int param, float *out, struct err *err);
+
+// Gives the values of a param as FP32 [rows, columns]; called once or twice per param, in the order
+// of the list.
+typedef int hf_fill(void *context, int param, float *out, struct err *err);
+
+struct hf_write_options {
+    enum dtype type;          // DTYPE_F32, DTYPE_BF16 or DTYPE_F16
+    uint64_t max_shard_bytes; // 0: 5 GB
+    bool store_tied_head;     // write a tied head as a tensor of its own
+};
+// What the cast to the stored type did to the values.
+struct hf_cast_counts {
+    uint64_t values, changed, became_inf, became_denormal, became_zero;
+};
+
+// Writes config.json, generation_config.json and the weights into `path` (made when absent).
+// `counts` may be NULL.
+int hf_folder_write(const char *path, const struct model *model,
+                    const struct hf_write_options *options, hf_fill *fill, void *context,
+                    struct hf_cast_counts *counts, struct err *err);
+
+// Copies the tokenizer's files (tokenizer.json, tokenizer_config.json, vocab.json, merges.txt, ...)
+// that stand in `from`, byte by byte. Returns how many, or -1.
+int hf_folder_copy_tokenizer(const char *from, const char *to, struct err *err);
+
+// Everything that hf_folder_open checks, and all data read once (finite values, files that end
+// where they say).
+int hf_folder_validate(const char *path, struct err *err);

@@ -1,0 +1,51 @@
+// Counting operations; the conventions stand in flops.h.
+#include "model/flops.h"
+#include <stddef.h>
+
+static int64_t layer_matmul_params(const struct model_config *c) {
+    int64_t up = c->activation == ACTIVATION_SWIGLU ? 2 * (int64_t)c->ffn : c->ffn;
+    return (model_qkv_width(c) + model_q_width(c) + up + c->ffn) * c->hidden;
+}
+
+int64_t flops_matmul_params(const struct model_config *c) {
+    return c->layers * layer_matmul_params(c) + (int64_t)c->vocab * c->hidden;
+}
+
+int64_t flops_all_params(const struct model_config *c) {
+    struct model model;
+    if (model_describe(&model, c, NULL) != 0) return -1;
+    int64_t sum = 0;
+    for (int i = 0; i < model.param_count; i++) sum += param_elements(&model.params[i]);
+    model_free(&model);
+    return sum;
+}
+
+int64_t flops_attended_pairs(int64_t tokens, int64_t window) {
+    if (window <= 0 || window >= tokens) return tokens * (tokens + 1) / 2;
+    return window * (window + 1) / 2 + (tokens - window) * window;
+}
+
+// One attended pair costs a product of length head_dim in each of Q K^T and P V, two operations per
+// multiply-add, and twice that backward: 12 operations per element of the heads' width.
+static double pair_flops(const struct model_config *c) {
+    return 12.0 * (double)model_q_width(c);
+}
+
+double flops_per_token_full(const struct model_config *c, int64_t context) {
+    return 6.0 * (double)flops_matmul_params(c) + pair_flops(c) * c->layers * (double)context;
+}
+
+double flops_per_token_half(const struct model_config *c, int64_t context) {
+    return 6.0 * (double)flops_matmul_params(c) + pair_flops(c) * c->layers * (double)context / 2;
+}
+
+double flops_per_token_causal(const struct model_config *c, int64_t context) {
+    double pairs = 0;
+    for (int i = 0; i < c->layers; i++)
+        pairs += (double)flops_attended_pairs(context, c->layer_window[i]);
+    return 6.0 * (double)flops_matmul_params(c) + pair_flops(c) * pairs / (double)context;
+}
+
+double flops_per_token_pairs(const struct model_config *c, double pairs_per_token) {
+    return 6.0 * (double)flops_matmul_params(c) + pair_flops(c) * c->layers * pairs_per_token;
+}
