@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int reserve(struct text *t, size_t more) {
+int text_reserve(struct text *t, size_t more) {
     if (more >= SIZE_MAX / 4 || t->size >= SIZE_MAX / 4) return -1;
     size_t need = t->size + more + 1;
     if (need <= t->capacity) return 0;
@@ -20,7 +20,7 @@ static int reserve(struct text *t, size_t more) {
 }
 
 int text_put(struct text *t, const void *bytes, size_t count) {
-    if (reserve(t, count) != 0) return -1;
+    if (text_reserve(t, count) != 0) return -1;
     if (count) memcpy(t->data + t->size, bytes, count);
     t->size += count;
     t->data[t->size] = 0;
@@ -36,7 +36,7 @@ int text_printf(struct text *t, const char *format, ...) {
     va_start(arguments, format);
     int length = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
-    if (length < 0 || reserve(t, (size_t)length) != 0) return -1;
+    if (length < 0 || text_reserve(t, (size_t)length) != 0) return -1;
     va_start(arguments, format);
     vsnprintf(t->data + t->size, (size_t)length + 1, format, arguments);
     va_end(arguments);

@@ -12,6 +12,7 @@ struct text { // growing byte buffer, NUL behind the content
 int text_put(struct text *t, const void *bytes, size_t count);
 int text_puts(struct text *t, const char *s);
 int text_printf(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int text_reserve(struct text *t, size_t more_bytes); // room for that many further bytes and the NUL
 void text_free(struct text *t);
 
 // Levenshtein distance with adjacent swaps, case ignored; and the nearest of `names` within a third
