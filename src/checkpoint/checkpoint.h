@@ -10,10 +10,10 @@
 // hash that it names. Whatever else lies in FOLDER (notes/, other programs' folders, staging of
 // another process) is never touched.
 //
-// Names: tensors of a run are CHECKPOINT_WEIGHT, _MOMENT1 and _MOMENT2 followed by the param's name
-// ("weight.layers.0.attention.qkv.weight"), with the logical shape: [rows, columns], or [rows] for
-// a vector; padding rows are not stored. Weights are the FP32 masters (bf16 = round(master) on
-// load). Others may stand beside them.
+// Names: weights are tensors named as their param ("layers.0.attention.qkv.weight"), the FP32
+// masters (bf16 = round(master) on load); moments have the suffixes below. Shapes are logical:
+// [rows, columns], or [rows] for a vector; padding rows are not stored. Tensors of other names may
+// stand beside them.
 #pragma once
 #include "base/error.h"
 #include "base/json.h"
@@ -23,9 +23,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CHECKPOINT_WEIGHT "weight."
-#define CHECKPOINT_MOMENT1 "moment1."
-#define CHECKPOINT_MOMENT2 "moment2."
+#define CHECKPOINT_MOMENT1 ".moment1"
+#define CHECKPOINT_MOMENT2 ".moment2"
 
 enum { CHECKPOINT_PATH_BYTES = 4096 };
 
