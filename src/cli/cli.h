@@ -4,6 +4,8 @@
 #include "base/error.h"
 
 // Each verb gets its own name as argv[0] and returns the exit status.
+int verb_config(int argc, char **argv);
+int verb_train(int argc, char **argv);
 
 // Prints "weft: MESSAGE" to standard error; returns the exit status of the kind of failure.
 int cli_fail(const struct err *err);

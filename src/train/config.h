@@ -1,0 +1,115 @@
+// The configuration of a run. One table (config_table.c) names every key with its type, default,
+// bounds, unit and help; reading, checking, printing and documenting are loops over that table.
+//
+// Sources, later ones win: default, preset or model folder (model.*), file, command line. Each
+// value remembers where it came from. What was read is printed as YAML by config_print, and reading
+// that back gives the same values and the same digest.
+#pragma once
+#include "base/error.h"
+#include "base/text.h"
+#include "data/loader.h"
+#include "device/device.h"
+#include "engine/engine.h"
+#include "model/model.h"
+#include "train/schedule.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { CONFIG_TEXT_BYTES = 1024, CONFIG_LIST_BYTES = 8192, CONFIG_MAX_OPTIONS = 128 };
+
+enum config_source { SOURCE_DEFAULT, SOURCE_DERIVED, SOURCE_FILE, SOURCE_COMMAND_LINE };
+struct config_origin {
+    enum config_source source;
+    int line;           // SOURCE_FILE
+    const char *reason; // SOURCE_DERIVED: what it follows from, static text
+};
+
+enum config_precision { PRECISION_BF16, PRECISION_FP32 };
+enum config_switch { SWITCH_AUTO, SWITCH_ON, SWITCH_OFF };
+
+struct train_config {
+    char path[CONFIG_TEXT_BYTES];                    // of the file, or ""
+    struct config_origin origin[CONFIG_MAX_OPTIONS]; // by place in the table
+
+    char preset[64], from[CONFIG_TEXT_BYTES];
+    char windows[CONFIG_LIST_BYTES], stops[256];
+    struct model_config model;
+
+    char train_sets[CONFIG_LIST_BYTES], weights[CONFIG_LIST_BYTES];
+    char validation_sets[CONFIG_LIST_BYTES];
+    char tokenizer[CONFIG_TEXT_BYTES];
+    int context;
+    enum loader_mode mode;
+    enum config_switch document_mask, reset_positions;
+    enum loader_shuffle shuffle;
+    int64_t shuffle_window;
+    int readers, steps_ahead;
+    char cache_folder[CONFIG_TEXT_BYTES];
+    uint64_t cache_bytes;
+
+    char folder[CONFIG_TEXT_BYTES]; // of the run
+    int64_t steps, stop_at;
+    int batch, micro_batch; // sequences of a step; sequences of a micro-batch
+    char batch_ramp[CONFIG_LIST_BYTES];
+    int64_t seed;
+    enum config_precision precision;
+    enum engine_recompute recompute;
+    bool resume, tensorboard;
+    int log_every, max_bad_steps;
+    char trace[CONFIG_TEXT_BYTES];
+    double gemm_seconds;
+
+    int threads;
+    enum device_isa isa;
+
+    double learning_rate, beta1, beta2, eps, weight_decay, clip;
+
+    enum schedule_kind schedule;
+    enum schedule_unit unit;
+    int64_t warmup, decay;
+    double min_ratio;
+    enum schedule_decay decay_shape;
+
+    int64_t eval_every, eval_batches;
+    bool eval_at_end;
+
+    char checkpoint_folder[CONFIG_TEXT_BYTES];
+    int64_t checkpoint_every, keep_every;
+    int keep_last;
+    uint64_t part_bytes;
+    bool checkpoint_at_end;
+};
+
+// Reads a file (NULL: none) and `key=value` words, fills in the rest, and checks all that can be
+// checked without opening data. Errors are ERR_USAGE and name file and line or the command line.
+int config_load(struct train_config *config, const char *path, char *const *words, int word_count,
+                struct err *err);
+// The same from text (a resolved configuration out of a checkpoint); `name` stands for the file.
+int config_load_text(struct train_config *config, const char *text, size_t bytes, const char *name,
+                     struct err *err);
+// What only a training run needs: data sets, readable paths.
+int config_check_run(const struct train_config *config, struct err *err);
+
+// All values as YAML; with `origins` a comment behind each. -1 when memory is short.
+int config_print(const struct train_config *config, bool origins, struct text *out);
+uint64_t config_digest(const struct train_config *config); // of keys and values
+
+// Differences of two configurations, key by key, as lines "KEY: OLD, now NEW". `model_only`
+// restricts to the shape of the model. Returns how many, or -1 when memory is short.
+int config_differences(const struct train_config *then, const struct train_config *now,
+                       bool model_only, struct text *out);
+
+// Documentation of the whole table: plain text or Markdown. `key` NULL: all. -1 when memory is
+// short, 1 when the key is unknown (`nearest` then gets a name or NULL).
+int config_document(const char *key, bool markdown, struct text *out, const char **nearest);
+
+// What the rooms below want to know.
+void config_engine(const struct train_config *config, struct engine_options *out);
+void config_device(const struct train_config *config, struct device_cpu_options *out);
+// `batch` sequences a step. The paths point into `storage`, which must outlive the loader.
+struct config_paths {
+    char text[CONFIG_LIST_BYTES];
+};
+int config_loader(const struct train_config *config, bool validation, int batch,
+                  struct config_paths *storage, struct loader_options *out, struct err *err);
+void config_schedule(const struct train_config *config, struct schedule *out);

@@ -1,0 +1,234 @@
+// Checks between keys, in the user's words and with values that would do; and what the rooms below
+// get from a configuration. See config.h.
+#include "base/file.h"
+#include "data/tokenizer.h"
+#include "train/config_table.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int count_items(const char *list) {
+    int count = list[0] != 0;
+    for (; *list; list++) count += *list == ',';
+    return count;
+}
+
+// Divisors of `total` next to `wanted`, as "4 or 8".
+static void near_divisors(int total, int wanted, char out[64]) {
+    int below = wanted < total ? wanted : total, above = wanted;
+    while (below > 1 && total % below != 0) below--;
+    while (above < total && total % above != 0) above++;
+    if (above > total || below == above)
+        snprintf(out, 64, "%d", below);
+    else
+        snprintf(out, 64, "%d or %d", below, above);
+}
+
+static int check_batches(const struct train_config *c, struct err *err) {
+    char near[64], place[1200];
+    if (c->batch % c->micro_batch != 0) {
+        near_divisors(c->batch, c->micro_batch, near);
+        char batches[64];
+        int below = c->batch / c->micro_batch * c->micro_batch, above = below + c->micro_batch;
+        if (below > 0)
+            snprintf(batches, sizeof batches, "%d or %d", below, above);
+        else
+            snprintf(batches, sizeof batches, "%d", above);
+        return err_set(err, ERR_USAGE,
+                       "%s: train.micro_batch (%d) does not divide train.batch (%d); with this "
+                       "batch use a micro-batch of %s, or with this micro-batch a batch of %s",
+                       config_place(c, CONFIG_OPTION(micro_batch), place), c->micro_batch, c->batch,
+                       near, batches);
+    }
+    struct schedule s;
+    config_schedule(c, &s);
+    if (schedule_parse_ramp(&s, c->batch_ramp, err) != 0)
+        return err_context(err, "%s: train.batch_ramp",
+                           config_place(c, CONFIG_OPTION(batch_ramp), place));
+    for (int i = 0; i < s.ramp_count; i++)
+        if (s.ramp[i].batch % c->micro_batch != 0 || s.ramp[i].batch > c->batch)
+            return err_set(
+                err, ERR_USAGE,
+                "%s: train.batch_ramp: %d must be a multiple of train.micro_batch (%d) and at "
+                "most train.batch (%d)",
+                config_place(c, CONFIG_OPTION(batch_ramp), place), s.ramp[i].batch, c->micro_batch,
+                c->batch);
+    return 0;
+}
+
+static int check_schedule(const struct train_config *c, struct err *err) {
+    static const char *const units[] = {"steps", "samples", "tokens"};
+    struct schedule s;
+    char place[1200];
+    config_schedule(c, &s);
+    int64_t length = schedule_length(&s);
+    if (c->warmup > length)
+        return err_set(err, ERR_USAGE,
+                       "%s: schedule.warmup (%lld %s) is longer than the run (%lld %s)",
+                       config_place(c, CONFIG_OPTION(warmup), place), (long long)c->warmup,
+                       units[c->unit], (long long)length, units[c->unit]);
+    if (c->schedule != SCHEDULE_WSD && c->decay > 0)
+        return err_set(err, ERR_USAGE, "%s: schedule.decay is for schedule.kind wsd only",
+                       config_place(c, CONFIG_OPTION(decay), place));
+    if (c->schedule == SCHEDULE_WSD && c->warmup + c->decay > length)
+        return err_set(
+            err, ERR_USAGE,
+            "%s: schedule.warmup (%lld) and schedule.decay (%lld) together are longer than the run "
+            "(%lld %s)",
+            config_place(c, CONFIG_OPTION(decay), place), (long long)c->warmup, (long long)c->decay,
+            (long long)length, units[c->unit]);
+    if (c->stop_at > c->steps)
+        return err_set(err, ERR_USAGE, "%s: train.stop_at (%lld) lies behind train.steps (%lld)",
+                       config_place(c, CONFIG_OPTION(stop_at), place), (long long)c->stop_at,
+                       (long long)c->steps);
+    return 0;
+}
+
+static int check_data(const struct train_config *c, struct err *err) {
+    char place[1200];
+    int sets = count_items(c->train_sets), weights = count_items(c->weights);
+    if (c->context > c->model.context)
+        return err_set(
+            err, ERR_USAGE,
+            "%s: data.context (%d) is longer than the model's context (%d); shorten it, or "
+            "raise model.context",
+            config_place(c, CONFIG_OPTION(context), place), c->context, c->model.context);
+    if ((int64_t)c->context * c->micro_batch > INT32_MAX / 2)
+        return err_set(err, ERR_USAGE,
+                       "train.micro_batch (%d) of data.context (%d) tokens is more than can be "
+                       "processed at once",
+                       c->micro_batch, c->context);
+    if (weights > 0 && weights != sets)
+        return err_set(err, ERR_USAGE,
+                       "%s: data.weights has %d values for the %d sets of data.train",
+                       config_place(c, CONFIG_OPTION(weights), place), weights, sets);
+    if (sets > LOADER_MAX_SETS || count_items(c->validation_sets) > LOADER_MAX_SETS)
+        return err_set(err, ERR_USAGE, "data.train and data.validation: at most %d sets each",
+                       LOADER_MAX_SETS);
+    double sum = 0;
+    for (const char *at = c->weights; *at; at += *at == ',') {
+        char *end;
+        sum += strtod(at, &end);
+        at = end;
+    }
+    if (weights > 0 && !(sum > 0))
+        return err_set(err, ERR_USAGE, "%s: data.weights: at least one must be above 0",
+                       config_place(c, CONFIG_OPTION(weights), place));
+    return 0;
+}
+
+int config_cross_check(struct train_config *config, struct err *err) {
+    if (check_data(config, err) != 0 || check_batches(config, err) != 0 ||
+        check_schedule(config, err) != 0)
+        return -1;
+    if (config->from[0]) return 0;
+    // ids that are written into exported models must exist there
+    const struct model_config *m = &config->model;
+    if (m->bos_id >= m->vocab || m->eos_id >= m->vocab)
+        return err_set(
+            err, ERR_USAGE,
+            "model.bos (%d) and model.eos (%d) must be below model.vocab (%d); -1 means none",
+            m->bos_id, m->eos_id, m->vocab);
+    return 0;
+}
+
+int config_check_run(const struct train_config *config, struct err *err) {
+    char place[1200];
+    if (!config->train_sets[0])
+        return err_set(
+            err, ERR_USAGE,
+            "%s: data.train is not given; it names the shards that \"weft data prepare\" made",
+            config->path[0] ? config->path : "command line");
+    if (config->eval_every > 0 && !config->validation_sets[0])
+        return err_set(err, ERR_USAGE, "%s: eval.every is given, but data.validation is not",
+                       config_place(config, CONFIG_OPTION(eval_every), place));
+    if (!config->tokenizer[0]) return 0;
+    struct tokenizer *tokenizer = tokenizer_load(config->tokenizer, err);
+    if (!tokenizer)
+        return err_context(err, "%s: data.tokenizer",
+                           config_place(config, CONFIG_OPTION(tokenizer), place));
+    uint32_t vocab = tokenizer_vocab_size(tokenizer);
+    tokenizer_free(tokenizer);
+    if (vocab > (uint32_t)config->model.vocab)
+        return err_set(
+            err, ERR_USAGE,
+            "%s: model.vocab (%d) is smaller than the vocabulary of the tokenizer %s (%u); "
+            "raise it to %u, or leave it away to follow the tokenizer",
+            config_place(config, CONFIG_OPTION(model.vocab), place), config->model.vocab,
+            config->tokenizer, vocab, vocab);
+    return 0;
+}
+
+void config_engine(const struct train_config *c, struct engine_options *out) {
+    int largest = c->batch / c->micro_batch;
+    *out = (struct engine_options){
+        .compute = c->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
+        .recompute = c->recompute,
+        .rows = c->micro_batch,
+        .context = c->context,
+        .micro_batches = largest,
+        .train = true,
+        .beta1 = c->beta1,
+        .beta2 = c->beta2,
+        .eps = c->eps,
+        .weight_decay = c->weight_decay,
+    };
+}
+
+void config_device(const struct train_config *c, struct device_cpu_options *out) {
+    *out = (struct device_cpu_options){.threads = c->threads, .limit = c->isa};
+}
+
+int config_loader(const struct train_config *c, bool validation, int batch,
+                  struct config_paths *storage, struct loader_options *out, struct err *err) {
+    bool packs = c->mode == LOADER_PACK;
+    *out = (struct loader_options){
+        .context = c->context,
+        .rows = c->micro_batch,
+        .micro_batches = validation ? 1 : batch / c->micro_batch,
+        .mode = c->mode,
+        .document_mask = c->document_mask == SWITCH_AUTO ? packs : c->document_mask == SWITCH_ON,
+        .reset_positions =
+            c->reset_positions == SWITCH_AUTO ? packs : c->reset_positions == SWITCH_ON,
+        .shuffle = validation ? SHUFFLE_NONE : c->shuffle,
+        .shuffle_window = c->shuffle_window,
+        .seed = (uint64_t)c->seed,
+        .readers = validation ? 1 : c->readers,
+        .steps_ahead = validation ? 1 : c->steps_ahead,
+        .vocab = c->model.vocab,
+        .cache_folder = c->cache_folder[0] && !validation ? c->cache_folder : NULL,
+        .cache_bytes = c->cache_bytes,
+        .ranks = 1,
+    };
+    snprintf(storage->text, sizeof storage->text, "%s",
+             validation ? c->validation_sets : c->train_sets);
+    const char *weight = validation ? "" : c->weights;
+    for (char *path = storage->text; *path; out->set_count++) {
+        char *end = path + strcspn(path, ","), *after = NULL;
+        if (out->set_count == LOADER_MAX_SETS)
+            return err_set(err, ERR_USAGE, "at most %d sets", LOADER_MAX_SETS);
+        struct loader_set *set = &out->sets[out->set_count];
+        set->path = path;
+        set->weight = *weight ? strtod(weight, &after) : 1;
+        if (after) weight = after + (*after == ',');
+        path = *end ? end + 1 : end;
+        *end = 0;
+    }
+    return 0;
+}
+
+void config_schedule(const struct train_config *c, struct schedule *out) {
+    *out = (struct schedule){
+        .kind = c->schedule,
+        .unit = c->unit,
+        .peak = c->learning_rate,
+        .min_ratio = c->min_ratio,
+        .warmup = c->warmup,
+        .decay = c->decay,
+        .decay_shape = c->decay_shape,
+        .steps = c->steps,
+        .context = c->context,
+        .batch = c->batch,
+    };
+    schedule_parse_ramp(out, c->batch_ramp, NULL); // was checked when the configuration was read
+}

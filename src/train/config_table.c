@@ -1,0 +1,193 @@
+// Every key of a configuration: the one place where it is named. See config_table.h.
+#include "train/config_table.h"
+#include <string.h>
+
+#define AT(field) offsetof(struct train_config, field), sizeof(((struct train_config *)0)->field)
+#define INT_MOST 2147483647.0
+#define LONG_MOST 9007199254740992.0
+#define ANY_REAL 1e300
+
+const struct option config_options[] = {
+    // clang-format off
+    // ---- model
+    {"model.preset", OPTION_TEXT, AT(preset), "", 0, 0, NULL, NULL,
+     "a named shape to start from (gpt2-124m, llama-15m, ...); the other model keys change single values of it"},
+    {"model.from", OPTION_TEXT, AT(from), "", 0, 0, NULL, NULL,
+     "a Hugging Face model folder whose shape and weights the run starts from"},
+    {"model.family", OPTION_CHOICE, AT(model.family), NULL, 0, 0, "gpt2|llama", NULL,
+     "gpt2: LayerNorm, learned positions, GELU, biases, tied head; llama: RMSNorm, rotary positions, SwiGLU. Needed without preset and from"},
+    {"model.variant", OPTION_TEXT, AT(model.variant), NULL, 0, 0, NULL, NULL,
+     "model_type on export (gpt2, llama, mistral, qwen2, qwen3, olmo2); follows from the family"},
+    {"model.layers", OPTION_INT, AT(model.layers), NULL, 1, MODEL_MAX_LAYERS, NULL, "layers", "transformer blocks"},
+    {"model.hidden", OPTION_INT, AT(model.hidden), NULL, 1, 1 << 20, NULL, "features", "width of the residual stream"},
+    {"model.heads", OPTION_INT, AT(model.heads), NULL, 1, 1 << 16, NULL, "heads", "query heads"},
+    {"model.kv_heads", OPTION_INT, AT(model.kv_heads), NULL, 1, 1 << 16, NULL, "heads",
+     "key and value heads; as many as heads unless given, and heads must be a multiple of them"},
+    {"model.head_dim", OPTION_INT, AT(model.head_dim), NULL, 1, 1 << 12, NULL, "features",
+     "width of a head; hidden / heads unless given"},
+    {"model.ffn", OPTION_INT, AT(model.ffn), NULL, 1, 1 << 20, NULL, "features",
+     "inner width of the MLP; unless given 4 hidden (gpt2), or 8/3 hidden rounded up to 64 (llama)"},
+    {"model.vocab", OPTION_INT, AT(model.vocab), NULL, 1, 1 << 24, NULL, "ids",
+     "vocabulary; that of data.tokenizer unless given"},
+    {"model.context", OPTION_INT, AT(model.context), NULL, 1, 1 << 26, NULL, "tokens", "longest sequence of the model"},
+    {"model.norm_place", OPTION_CHOICE, AT(model.norm_place), NULL, 0, 0, "before|after", NULL,
+     "norms before attention and MLP, or on their output (OLMo-2)"},
+    {"model.norm_eps", OPTION_REAL, AT(model.norm_eps), NULL, 1e-12, 0.1, NULL, NULL, "epsilon of all norms; 1e-5 unless given"},
+    {"model.qk_norm", OPTION_CHOICE, AT(model.qk_norm), NULL, 0, 0, "none|head|full", NULL,
+     "norm of queries and keys: per head (Qwen 3) or over all heads (OLMo-2)"},
+    {"model.qkv_bias", OPTION_BOOL, AT(model.qkv_bias), NULL, 0, 0, NULL, NULL, "biases of query, key and value projections"},
+    {"model.out_bias", OPTION_BOOL, AT(model.out_bias), NULL, 0, 0, NULL, NULL, "bias of the attention's output projection"},
+    {"model.mlp_bias", OPTION_BOOL, AT(model.mlp_bias), NULL, 0, 0, NULL, NULL, "biases of the MLP"},
+    {"model.tied_head", OPTION_BOOL, AT(model.tied_head), NULL, 0, 0, NULL, NULL, "the output head is the embedding table"},
+    {"model.init_std", OPTION_REAL, AT(model.init_std), NULL, 0, 1, NULL, NULL,
+     "deviation of initial matrices; output projections of a block divide it by sqrt(2 layers); 0.02 unless given"},
+    {"model.window", OPTION_NUMBERS, AT(windows), NULL, 0, 1 << 26, NULL, "keys",
+     "sliding window: keys that a query sees, itself included; 0 means all. A list is repeated over the layers"},
+    {"model.bos", OPTION_INT, AT(model.bos_id), NULL, -1, 1 << 24, NULL, "id", "id that begins a text, -1: none"},
+    {"model.eos", OPTION_INT, AT(model.eos_id), NULL, -1, 1 << 24, NULL, "id", "id that ends a text, -1: none"},
+    {"model.stops", OPTION_NUMBERS, AT(stops), NULL, 0, 1 << 24, NULL, "ids", "further ids that end a text"},
+    {"model.rope.scaling", OPTION_CHOICE, AT(model.rope.scaling), NULL, 0, 0, "none|linear|dynamic|llama3|yarn", NULL,
+     "how rotary frequencies are stretched beyond the original context (llama)"},
+    {"model.rope.theta", OPTION_REAL, AT(model.rope.theta), NULL, 1e-3, 1e12, NULL, NULL, "base of rotary frequencies; 10000 unless given"},
+    {"model.rope.factor", OPTION_REAL, AT(model.rope.factor), NULL, 0, 1e6, NULL, NULL, "stretching factor"},
+    {"model.rope.low_freq_factor", OPTION_REAL, AT(model.rope.low_freq_factor), NULL, 0, 1e6, NULL, NULL, "llama3 scaling"},
+    {"model.rope.high_freq_factor", OPTION_REAL, AT(model.rope.high_freq_factor), NULL, 0, 1e6, NULL, NULL, "llama3 scaling"},
+    {"model.rope.beta_fast", OPTION_REAL, AT(model.rope.beta_fast), NULL, 0, 1e6, NULL, NULL, "yarn scaling"},
+    {"model.rope.beta_slow", OPTION_REAL, AT(model.rope.beta_slow), NULL, 0, 1e6, NULL, NULL, "yarn scaling"},
+    {"model.rope.attention_factor", OPTION_REAL, AT(model.rope.attention_factor), NULL, 0, 1e6, NULL, NULL,
+     "yarn: multiplies sine and cosine; 0: follows from the factor"},
+    {"model.rope.truncate", OPTION_BOOL, AT(model.rope.truncate), NULL, 0, 0, NULL, NULL, "yarn: round the correction range"},
+    {"model.rope.original_context", OPTION_INT, AT(model.rope.original_context), NULL, 0, 1 << 26, NULL, "tokens",
+     "context before stretching"},
+    // ---- data
+    {"data.train", OPTION_LIST, AT(train_sets), "", 0, 0, NULL, NULL,
+     "prepared shards, folders of them, Megatron prefixes, llm.c or nanoGPT .bin files; one or a list of sets"},
+    {"data.weights", OPTION_NUMBERS, AT(weights), "", 0, ANY_REAL, NULL, NULL,
+     "share of drawn training samples of each set, in any scale; equal shares unless given"},
+    {"data.validation", OPTION_LIST, AT(validation_sets), "", 0, 0, NULL, NULL, "sets for evaluation; none: no evaluation"},
+    {"data.tokenizer", OPTION_TEXT, AT(tokenizer), "", 0, 0, NULL, NULL,
+     "tokenizer file or folder; its vocabulary is checked against model and data, and it is copied into the run folder"},
+    {"data.context", OPTION_INT, AT(context), NULL, 1, 1 << 26, NULL, "tokens", "length of a training sequence; model.context unless given"},
+    {"data.mode", OPTION_CHOICE, AT(mode), "chunk", 0, 0, "chunk|pack", NULL,
+     "chunk: documents are joined and cut; pack: whole documents, best fit"},
+    {"data.document_mask", OPTION_CHOICE, AT(document_mask), "auto", 0, 0, "auto|true|false", NULL,
+     "attention stays inside a document; auto: true when packing"},
+    {"data.reset_positions", OPTION_CHOICE, AT(reset_positions), "auto", 0, 0, "auto|true|false", NULL,
+     "positions start again with each document; auto: true when packing"},
+    {"data.shuffle", OPTION_CHOICE, AT(shuffle), "sample", 0, 0, "sample|shard|none", NULL,
+     "sample: a permutation of all samples; shard: permuted shards, samples within a window; none: file order"},
+    {"data.shuffle_window", OPTION_LONG, AT(shuffle_window), "16384", 1, LONG_MOST, NULL, "samples", "window of shuffle = shard"},
+    {"data.readers", OPTION_INT, AT(readers), "1", 1, 256, NULL, "threads", "reader threads"},
+    {"data.steps_ahead", OPTION_INT, AT(steps_ahead), "2", 1, 1024, NULL, "steps", "steps whose batches are prepared in advance"},
+    {"data.cache", OPTION_TEXT, AT(cache_folder), "", 0, 0, NULL, NULL, "local folder for copies of shards on slow storage; empty: none"},
+    {"data.cache_size", OPTION_SIZE, AT(cache_bytes), "20 GB", 1e6, 1e18, NULL, "bytes", "bound of that folder"},
+    // ---- train
+    {"train.folder", OPTION_TEXT, AT(folder), NULL, 0, 0, NULL, NULL,
+     "run folder: configuration, metrics, events, checkpoints; runs/NAME of the configuration file unless given"},
+    {"train.steps", OPTION_LONG, AT(steps), "1000", 1, 1e12, NULL, "steps", "optimizer steps of the whole run"},
+    {"train.stop_at", OPTION_LONG, AT(stop_at), "0", 0, 1e12, NULL, "step",
+     "stop after this step, saving; schedules still count to train.steps. 0: at the end"},
+    {"train.batch", OPTION_INT, AT(batch), "8", 1, 1 << 24, NULL, "sequences", "global batch: sequences of one optimizer step"},
+    {"train.micro_batch", OPTION_INT, AT(micro_batch), NULL, 1, 1 << 20, NULL, "sequences",
+     "sequences processed at once; unless given the largest divisor of the batch with at most 8,192 tokens"},
+    {"train.batch_ramp", OPTION_LIST, AT(batch_ramp), "", 0, 0, NULL, "sequences",
+     "smaller batches at first: [8@160, 16@480] is batch 8 until 160 sequences are consumed, then 16 until 480"},
+    {"train.seed", OPTION_LONG, AT(seed), "1", 0, LONG_MOST, NULL, NULL, "initial weights and order of samples follow from it"},
+    {"train.precision", OPTION_CHOICE, AT(precision), "bf16", 0, 0, "bf16|fp32", NULL,
+     "of weights and activations; masters, gradients and moments are FP32 always"},
+    {"train.recompute", OPTION_CHOICE, AT(recompute), "none", 0, 0, "none|selective|selective_mlp|full", NULL,
+     "what backward computes again instead of keeping: less memory, more operations, the same bits"},
+    {"train.resume", OPTION_BOOL, AT(resume), "true", 0, 0, NULL, NULL,
+     "go on from the newest valid checkpoint of the run folder; false: refuse a folder that holds one"},
+    {"train.log_every", OPTION_INT, AT(log_every), "10", 1, INT_MOST, NULL, "steps", "steps between progress lines (metrics.jsonl has every step)"},
+    {"train.max_bad_steps", OPTION_INT, AT(max_bad_steps), "10", 1, INT_MOST, NULL, "steps",
+     "stop after so many steps in a row whose loss or gradient is not finite; such a step changes nothing"},
+    {"train.tensorboard", OPTION_BOOL, AT(tensorboard), "true", 0, 0, NULL, NULL, "write TensorBoard events"},
+    {"train.trace", OPTION_TEXT, AT(trace), "", 0, 0, NULL, NULL, "write a Chrome/Perfetto trace to this file"},
+    {"train.gemm_seconds", OPTION_REAL, AT(gemm_seconds), "0.5", 0, 60, NULL, "seconds",
+     "measure the best GEMM rate for so long per shape, after the first step; MFU is a share of it. 0: no MFU"},
+    // ---- device
+    {"device.threads", OPTION_INT, AT(threads), "0", 0, 4096, NULL, "threads", "compute threads; 0: all that the process may use. Never changes a bit"},
+    {"device.isa", OPTION_CHOICE, AT(isa), "best", 0, 0, "best|portable|avx2|avx512", NULL, "highest instruction set to use"},
+    // ---- optimizer
+    {"optimizer.learning_rate", OPTION_REAL, AT(learning_rate), "0.001", 0, 1000, NULL, NULL, "peak learning rate of AdamW"},
+    {"optimizer.beta1", OPTION_REAL, AT(beta1), "0.9", 0, 0.999999, NULL, NULL, "decay of the first moment"},
+    {"optimizer.beta2", OPTION_REAL, AT(beta2), "0.95", 0, 0.9999999, NULL, NULL, "decay of the second moment"},
+    {"optimizer.eps", OPTION_REAL, AT(eps), "1e-8", 0, 1, NULL, NULL, "added to the root of the second moment"},
+    {"optimizer.weight_decay", OPTION_REAL, AT(weight_decay), "0.1", 0, 100, NULL, NULL,
+     "decoupled decay of matrices and tables; norms and biases have none"},
+    {"optimizer.clip", OPTION_REAL, AT(clip), "1", 0, 1e18, NULL, NULL, "largest global gradient norm; 0: no clipping"},
+    // ---- schedule
+    {"schedule.kind", OPTION_CHOICE, AT(schedule), "cosine", 0, 0, "cosine|linear|wsd|constant", NULL,
+     "learning rate after warm-up; wsd: constant, then decay at the end"},
+    {"schedule.unit", OPTION_CHOICE, AT(unit), "steps", 0, 0, "steps|samples|tokens", NULL, "unit of warmup and decay"},
+    {"schedule.warmup", OPTION_LONG, AT(warmup), "0", 0, LONG_MOST, NULL, "schedule.unit", "linear rise from 0; the peak is reached at its end"},
+    {"schedule.decay", OPTION_LONG, AT(decay), "0", 0, LONG_MOST, NULL, "schedule.unit", "wsd: length of the fall at the end"},
+    {"schedule.min_ratio", OPTION_REAL, AT(min_ratio), "0.1", 0, 1, NULL, NULL, "rate of the last step as a share of the peak"},
+    {"schedule.decay_shape", OPTION_CHOICE, AT(decay_shape), "linear", 0, 0, "linear|sqrt", NULL, "wsd: 1 - x or 1 - sqrt(x)"},
+    // ---- eval
+    {"eval.every", OPTION_LONG, AT(eval_every), "0", 0, 1e12, NULL, "steps", "steps between evaluations; 0: none between"},
+    {"eval.batches", OPTION_LONG, AT(eval_batches), "0", 0, 1e12, NULL, "micro-batches", "micro-batches of one evaluation; 0: the whole set"},
+    {"eval.at_end", OPTION_BOOL, AT(eval_at_end), "true", 0, 0, NULL, NULL, "evaluate after the last step"},
+    // ---- checkpoint
+    {"checkpoint.folder", OPTION_TEXT, AT(checkpoint_folder), NULL, 0, 0, NULL, NULL, "folder of checkpoints; RUN/checkpoints unless given"},
+    {"checkpoint.every", OPTION_LONG, AT(checkpoint_every), "0", 0, 1e12, NULL, "steps", "steps between checkpoints; 0: none between"},
+    {"checkpoint.at_end", OPTION_BOOL, AT(checkpoint_at_end), "true", 0, 0, NULL, NULL, "save after the last step"},
+    {"checkpoint.keep_last", OPTION_INT, AT(keep_last), "2", 1, INT_MOST, NULL, "checkpoints", "newest checkpoints that stay"},
+    {"checkpoint.keep_every", OPTION_LONG, AT(keep_every), "0", 0, 1e12, NULL, "steps", "checkpoints of steps divisible by this stay too; 0: none"},
+    {"checkpoint.part_size", OPTION_SIZE, AT(part_bytes), "512 MB", 1e3, 1e15, NULL, "bytes", "largest file of a checkpoint"},
+    // clang-format on
+};
+const int config_option_count = sizeof config_options / sizeof config_options[0];
+_Static_assert(sizeof config_options / sizeof config_options[0] <= CONFIG_MAX_OPTIONS,
+               "more options than places for their origins");
+
+int config_find(const char *key) {
+    for (int i = 0; i < config_option_count; i++)
+        if (strcmp(config_options[i].key, key) == 0) return i;
+    return -1;
+}
+
+int config_find_field(size_t offset) {
+    for (int i = 0; i < config_option_count; i++)
+        if (config_options[i].offset == offset) return i;
+    return -1;
+}
+
+static const char *last_word(const char *key) {
+    const char *dot = strrchr(key, '.');
+    return dot ? dot + 1 : key;
+}
+
+// The whole key first, then its last word alone: who writes "learning_rat" or "train.lr_decay" has
+// forgotten or mixed up the group.
+const char *config_nearest(const char *key) {
+    const char *names[CONFIG_MAX_OPTIONS];
+    for (int i = 0; i < config_option_count; i++) names[i] = config_options[i].key;
+    const char *word = last_word(key);
+    for (int i = 0; i < config_option_count; i++)
+        if (strcmp(last_word(names[i]), word) == 0) return names[i];
+    const char *whole = text_nearest(key, names, (size_t)config_option_count);
+    if (whole) return whole;
+    for (int i = 0; i < config_option_count; i++) names[i] = last_word(config_options[i].key);
+    const char *near = text_nearest(word, names, (size_t)config_option_count);
+    for (int i = 0; near && i < config_option_count; i++)
+        if (names[i] == near) return config_options[i].key;
+    return NULL;
+}
+
+int config_choice_count(const struct option *o) {
+    int count = 1;
+    for (const char *c = o->choices; *c; c++) count += *c == '|';
+    return count;
+}
+
+const char *config_choice(const struct option *o, int place, char out[64]) {
+    const char *from = o->choices;
+    for (; place > 0 && from; place--) from = strchr(from, '|') ? strchr(from, '|') + 1 : NULL;
+    size_t length = from ? strcspn(from, "|") : 0;
+    if (length > 63) length = 63;
+    if (from) memcpy(out, from, length);
+    out[length] = 0;
+    return out;
+}
