@@ -30,28 +30,41 @@ static int deepest_level(const char *text, size_t bytes) {
     return deepest;
 }
 
-json_t *json_parse(const char *text, size_t bytes, const char *name, struct err *err) {
+static json_t *parse(const char *text, size_t bytes, const char *name, size_t flags,
+                     struct err *err) {
     if (deepest_level(text, bytes) > DEEPEST) {
         err_set(err, ERR_DATA, "%s: nested deeper than %d levels; no such file is expected here",
                 name, DEEPEST);
         return NULL;
     }
     json_error_t error;
-    json_t *tree =
-        json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
+    flags |= JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL;
+    json_t *tree = json_loadb(text, bytes, flags, &error);
     if (!tree)
         err_set(err, ERR_DATA, "%s: line %d, column %d: not valid JSON: %s", name, error.line,
                 error.column, error.text);
     return tree;
 }
 
-json_t *json_parse_file(const char *path, struct err *err) {
+json_t *json_parse(const char *text, size_t bytes, const char *name, struct err *err) {
+    return parse(text, bytes, name, 0, err);
+}
+
+static json_t *parse_file(const char *path, size_t flags, struct err *err) {
     char *text;
     size_t bytes;
     if (file_read(path, 0, &text, &bytes, err) != 0) return NULL;
-    json_t *tree = json_parse(text, bytes, path, err);
+    json_t *tree = parse(text, bytes, path, flags, err);
     free(text);
     return tree;
+}
+
+json_t *json_parse_file(const char *path, struct err *err) {
+    return parse_file(path, 0, err);
+}
+
+json_t *json_parse_file_reals(const char *path, struct err *err) {
+    return parse_file(path, JSON_DECODE_INT_AS_REAL, err);
 }
 
 static const char *type_name(const json_t *value) {
