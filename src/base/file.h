@@ -27,7 +27,14 @@ struct file_writer {
 };
 int file_writer_open(struct file_writer *w, const char *path,
                      struct err *err); // creates or truncates
+// Goes on behind the first `keep_bytes` of a file, made when absent; what lies behind them is cut.
+int file_writer_append(struct file_writer *w, const char *path, uint64_t keep_bytes,
+                       struct err *err);
+int file_writer_flush(struct file_writer *w, struct err *err); // hands all to the system
 int file_writer_put(struct file_writer *w, const void *data, size_t bytes, struct err *err);
+// Replaces bytes that were put before (a header whose numbers are known only at the end).
+int file_writer_rewrite(struct file_writer *w, uint64_t offset_bytes, const void *data,
+                        size_t bytes, struct err *err);
 // Flushes, optionally fsyncs, closes. Always releases the descriptor, also on failure.
 int file_writer_close(struct file_writer *w, bool durable, struct err *err);
 void file_writer_abandon(struct file_writer *w);

@@ -57,7 +57,7 @@ static int write_all(struct file_writer *w, const unsigned char *data, size_t by
                          (unsigned long long)w->offset_bytes - w->fill + done);
 }
 
-int file_writer_open(struct file_writer *w, const char *path, struct err *err) {
+static int open_for_writing(struct file_writer *w, const char *path, int flags, struct err *err) {
     *w = (struct file_writer){.fd = -1};
     if (strlen(path) >= sizeof w->path)
         return err_set(err, ERR_IO, "path too long (%zu bytes): %.100s...", strlen(path), path);
@@ -65,7 +65,7 @@ int file_writer_open(struct file_writer *w, const char *path, struct err *err) {
     w->buffer = malloc(BUFFER_BYTES);
     if (!w->buffer) return err_set(err, ERR_MEMORY, "%s: no memory for a write buffer", path);
     w->capacity = BUFFER_BYTES;
-    w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    w->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
     if (w->fd < 0) {
         err_set_errno(err, "%s: cannot open for writing", path);
         file_writer_abandon(w);
@@ -74,11 +74,37 @@ int file_writer_open(struct file_writer *w, const char *path, struct err *err) {
     return 0;
 }
 
+int file_writer_open(struct file_writer *w, const char *path, struct err *err) {
+    return open_for_writing(w, path, O_TRUNC, err);
+}
+
+int file_writer_append(struct file_writer *w, const char *path, uint64_t keep_bytes,
+                       struct err *err) {
+    if (open_for_writing(w, path, 0, err) != 0) return -1;
+    struct stat now;
+    if (fstat(w->fd, &now) != 0 || (uint64_t)now.st_size < keep_bytes) {
+        err_set(err, ERR_IO, "%s: shorter than the %llu bytes that were in it", path,
+                (unsigned long long)keep_bytes);
+    } else if (ftruncate(w->fd, (off_t)keep_bytes) != 0 ||
+               lseek(w->fd, (off_t)keep_bytes, SEEK_SET) < 0) {
+        err_set_errno(err, "%s: cannot be cut to %llu bytes", path, (unsigned long long)keep_bytes);
+    } else {
+        w->offset_bytes = keep_bytes;
+        return 0;
+    }
+    file_writer_abandon(w);
+    return -1;
+}
+
 static int flush(struct file_writer *w, struct err *err) {
     // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): file_writer_abandon releases the buffer
     int result = w->fill ? write_all(w, w->buffer, w->fill, err) : 0;
     w->fill = 0;
     return result;
+}
+
+int file_writer_flush(struct file_writer *w, struct err *err) {
+    return flush(w, err);
 }
 
 int file_writer_put(struct file_writer *w, const void *data, size_t bytes, struct err *err) {
@@ -92,6 +118,20 @@ int file_writer_put(struct file_writer *w, const void *data, size_t bytes, struc
         w->fill += bytes;
     }
     w->offset_bytes += bytes;
+    return 0;
+}
+
+int file_writer_rewrite(struct file_writer *w, uint64_t offset_bytes, const void *data,
+                        size_t bytes, struct err *err) {
+    if (w->fd < 0 || offset_bytes > w->offset_bytes || bytes > w->offset_bytes - offset_bytes)
+        return err_set(err, ERR_INTERNAL, "%s: rewrite of bytes that were not written", w->path);
+    if (flush(w, err) != 0) return -1;
+    if (lseek(w->fd, (off_t)offset_bytes, SEEK_SET) < 0)
+        return err_set_errno(err, "%s: cannot go back to byte %llu", w->path,
+                             (unsigned long long)offset_bytes);
+    if (write_all(w, data, bytes, err) != 0) return -1;
+    if (lseek(w->fd, (off_t)w->offset_bytes, SEEK_SET) < 0)
+        return err_set_errno(err, "%s: cannot go to its end", w->path);
     return 0;
 }
 

@@ -203,3 +203,22 @@ TEST(file_join_paths) {
     CHECK_EQ_INT(file_join(out, sizeof out, "12345", "678901", &err), -1);
     CHECK_CONTAINS(err.text, "too long");
 }
+
+TEST(file_writer_append_cuts_and_goes_on) {
+    char path[4096], *text;
+    size_t size;
+    struct err err = {0};
+    struct file_writer w;
+    CHECK_OK(file_join(path, sizeof path, test_temp_dir(), "log", &err), err);
+    CHECK_OK(file_writer_append(&w, path, 0, &err), err);
+    CHECK_OK(file_writer_put(&w, "one\ntwo\n", 8, &err), err);
+    CHECK_OK(file_writer_close(&w, false, &err), err);
+    CHECK_OK(file_writer_append(&w, path, 4, &err), err);
+    CHECK_OK(file_writer_put(&w, "2\n", 2, &err), err);
+    CHECK_OK(file_writer_flush(&w, &err), err); // readable before it is closed
+    CHECK_OK(file_read(path, 0, &text, &size, &err), err);
+    CHECK_STR(text, "one\n2\n");
+    CHECK_OK(file_writer_close(&w, false, &err), err);
+    CHECK(file_writer_append(&w, path, 100, &err) != 0);
+    CHECK_CONTAINS(err.text, "shorter than the 100 bytes");
+}
