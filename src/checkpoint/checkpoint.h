@@ -81,13 +81,15 @@ int checkpoint_load(const struct checkpoint *c, const struct tensor *tensors, in
 
 // Which checkpoints stay: the newest `keep_last` (at least 1), every step divisible by `keep_every`
 // (0: none), the pinned ones. The newest valid one always stays. Order is numeric. Only folders of
-// complete checkpoints written by this program are removed; a failure to remove is a log line.
-// Returns the number removed.
+// complete checkpoints written by this program are removed, and staging is left alone; a failure to
+// remove is a log line. Returns the number removed.
 struct checkpoint_retention {
     int keep_last;
     int64_t keep_every;
     const int64_t *pinned;
     int pinned_count;
+    int64_t saved_step; // just saved by this process, so known to be valid; -1: the newest is read
+                        // and verified
 };
 int checkpoint_retain(const char *folder, const struct checkpoint_retention *keep);
 

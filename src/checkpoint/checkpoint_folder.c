@@ -1,0 +1,191 @@
+// The folder of a run's checkpoints: which there are, which is the newest valid one, which may go.
+// See checkpoint.h.
+#include "base/file.h"
+#include "base/log.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/manifest.h"
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct place { // a folder named step_N
+    int64_t step;
+    char name[64];
+};
+
+static const char removing[] = ".removing";
+
+// "step_" and digits, then `tail`. The step, or -1.
+static int64_t step_of(const char *name, const char *tail) {
+    if (strncmp(name, "step_", 5) != 0 || !isdigit((unsigned char)name[5]) ||
+        strlen(name) >= sizeof((struct place *)0)->name)
+        return -1;
+    char *end;
+    errno = 0;
+    long long step = strtoll(name + 5, &end, 10);
+    return errno == 0 && strcmp(end, tail) == 0 ? step : -1;
+}
+
+static int by_step(const void *a, const void *b) {
+    const struct place *x = a, *y = b;
+    if (x->step != y->step) return x->step < y->step ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+// All folders named as step folders, ascending. A folder that does not exist has none.
+static int find_places(const char *folder, struct place **out, int *count, struct err *err) {
+    *out = NULL;
+    *count = 0;
+    if (!file_exists(folder)) return 0;
+    char **names;
+    size_t name_count;
+    if (file_list(folder, &names, &name_count, err) != 0) return -1;
+    struct place *list = calloc(name_count + 1, sizeof *list);
+    int used = 0;
+    for (size_t i = 0; list && i < name_count; i++) {
+        char path[CHECKPOINT_PATH_BYTES];
+        int64_t step = step_of(names[i], "");
+        if (step < 0 || file_join(path, sizeof path, folder, names[i], NULL) != 0 ||
+            !file_is_folder(path))
+            continue;
+        list[used].step = step;
+        strcpy(list[used++].name, names[i]);
+    }
+    file_list_free(names, name_count);
+    if (!list) return err_set(err, ERR_MEMORY, "%s: no memory for the list of checkpoints", folder);
+    qsort(list, (size_t)used, sizeof *list, by_step);
+    *out = list;
+    *count = used;
+    return 0;
+}
+
+// Without reading the data: the manifest is whole, names this step, and all parts are there with
+// their sizes.
+static bool looks_complete(const char *path, int64_t step) {
+    struct manifest m;
+    struct err ignored = {0};
+    if (manifest_read(path, &m, &ignored) != 0) return false;
+    bool good = m.state.step == step;
+    for (int i = 0; i < m.part_count && good; i++) {
+        char part[CHECKPOINT_PATH_BYTES];
+        uint64_t bytes;
+        good = file_join(part, sizeof part, path, m.parts[i].name, NULL) == 0 &&
+               file_size(part, &bytes, NULL) == 0 && bytes == m.parts[i].bytes;
+    }
+    manifest_free(&m);
+    return good;
+}
+
+int checkpoint_list(const char *folder, int64_t **steps, int *count, struct err *err) {
+    struct place *places;
+    int place_count, used = 0;
+    if (find_places(folder, &places, &place_count, err) != 0) return -1;
+    int64_t *list = calloc((size_t)place_count + 1, sizeof *list);
+    for (int i = 0; list && i < place_count; i++) {
+        char path[CHECKPOINT_PATH_BYTES];
+        if (file_join(path, sizeof path, folder, places[i].name, NULL) == 0 &&
+            looks_complete(path, places[i].step))
+            list[used++] = places[i].step;
+    }
+    free(places);
+    if (!list) return err_set(err, ERR_MEMORY, "%s: no memory for the list of checkpoints", folder);
+    *steps = list;
+    *count = used;
+    return 0;
+}
+
+int checkpoint_open_newest(const char *folder, struct checkpoint **out, struct err *err) {
+    struct place *places;
+    int count;
+    if (find_places(folder, &places, &count, err) != 0) return -1;
+    struct checkpoint *found = NULL;
+    struct err newest = {0};
+    for (int i = count - 1; i >= 0 && !found; i--) {
+        char path[CHECKPOINT_PATH_BYTES];
+        struct err why = {0};
+        if (file_join(path, sizeof path, folder, places[i].name, &why) == 0 &&
+            checkpoint_open(path, &found, &why) == 0)
+            continue;
+        log_line(LOG_WARN, "checkpoint %s is passed over: %s", places[i].name, why.text);
+        if (newest.kind == ERR_NONE) newest = why;
+    }
+    free(places);
+    if (!found && count > 0)
+        return err_set(
+            err, ERR_DATA,
+            "%s: none of the %d checkpoints is complete and undamaged; the newest: %.700s", folder,
+            count, newest.text);
+    *out = found;
+    return 0;
+}
+
+// First out of the way under another name, so that a kill in between leaves no half checkpoint
+// behind.
+static bool remove_one(const char *path) {
+    char gone[CHECKPOINT_PATH_BYTES + sizeof removing];
+    struct err err = {0};
+    snprintf(gone, sizeof gone, "%s%s", path, removing);
+    if (file_rename(path, gone, &err) == 0 && file_remove_tree(gone, &err) == 0) return true;
+    log_line(LOG_WARN, "an old checkpoint could not be removed: %s", err.text);
+    return false;
+}
+
+static void remove_leftovers(const char *folder) {
+    char **names, path[CHECKPOINT_PATH_BYTES];
+    size_t count;
+    struct err err = {0};
+    if (file_list(folder, &names, &count, NULL) != 0) return;
+    for (size_t i = 0; i < count; i++)
+        if (step_of(names[i], removing) >= 0 &&
+            file_join(path, sizeof path, folder, names[i], NULL) == 0 &&
+            file_remove_tree(path, &err) != 0)
+            log_line(LOG_WARN, "the rest of an old checkpoint could not be removed: %s", err.text);
+    file_list_free(names, count);
+}
+
+static bool exempt(const struct checkpoint_retention *keep, int64_t step) {
+    for (int i = 0; i < keep->pinned_count; i++)
+        if (keep->pinned[i] == step) return true;
+    return keep->keep_every > 0 && step % keep->keep_every == 0;
+}
+
+static bool verified(const char *path) {
+    struct checkpoint *c;
+    struct err why = {0};
+    if (checkpoint_open(path, &c, &why) != 0) {
+        log_line(LOG_WARN, "checkpoint %s is damaged: %s", path, why.text);
+        return false;
+    }
+    checkpoint_close(c);
+    return true;
+}
+
+int checkpoint_retain(const char *folder, const struct checkpoint_retention *keep) {
+    struct place *places;
+    int count, kept = 0, removed = 0, keep_last = keep->keep_last < 1 ? 1 : keep->keep_last;
+    struct err err = {0};
+    bool have_valid = false; // one that was read, or has just been written
+    if (find_places(folder, &places, &count, &err) != 0) {
+        log_line(LOG_WARN, "old checkpoints were not looked through: %s", err.text);
+        return 0;
+    }
+    for (int i = count - 1; i >= 0; i--) {
+        char path[CHECKPOINT_PATH_BYTES];
+        if (file_join(path, sizeof path, folder, places[i].name, NULL) != 0 ||
+            !looks_complete(path, places[i].step))
+            continue;
+        bool valid = !have_valid && (places[i].step == keep->saved_step || verified(path));
+        if (kept < keep_last || valid) {
+            have_valid |= valid;
+            kept++;
+        } else if (have_valid && !exempt(keep, places[i].step)) {
+            removed += remove_one(path);
+        }
+    }
+    free(places);
+    remove_leftovers(folder);
+    return removed;
+}
