@@ -104,11 +104,23 @@ SIMD_INLINE simd_f simd_round(simd_f x, enum dtype type) {
     return type == DTYPE_BF16 ? simd_from_bf16(simd_to_bf16(x)) : x;
 }
 
+// Lane by lane: a where the mask (a comparison) holds, else b.
+SIMD_INLINE simd_f simd_select(simd_i mask, simd_f a, simd_f b) {
+    return (simd_f)((mask & (simd_i)a) | (~mask & (simd_i)b));
+}
 SIMD_INLINE simd_f simd_max(simd_f a, simd_f b) {
-    return a > b ? a : b;
+#if defined WEFT_ISA_avx512
+    return (simd_f)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    return simd_select(a > b, a, b);
+#endif
 }
 SIMD_INLINE simd_f simd_min(simd_f a, simd_f b) {
-    return a < b ? a : b;
+#if defined WEFT_ISA_avx512
+    return (simd_f)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+    return simd_select(a < b, a, b);
+#endif
 }
 
 SIMD_INLINE simd_f simd_sqrt(simd_f x) {
@@ -140,8 +152,7 @@ SIMD_INLINE float simd_max_lane(simd_f x) {
 // the logarithm in two parts (Cody and Waite), a Taylor-like minimax polynomial of degree 6 in r, n put into the exponent.
 SIMD_INLINE simd_f simd_exp(simd_f x) {
     simd_f low = simd_set(-87.336544f), high = simd_set(88.722839f);
-    simd_f c = x < low ? low : x;
-    c = c > high ? high : c;
+    simd_f c = simd_min(simd_max(x, low), high);
     const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
     simd_f shifted = c * 1.44269504f + magic;
     simd_f n = shifted - magic;
@@ -158,9 +169,9 @@ SIMD_INLINE simd_f simd_exp(simd_f x) {
     simd_i whole = (simd_i)shifted - 0x4b400000;
     simd_i half = whole >> 1;
     simd_f y = p * (simd_f)((half + 127) << 23) * (simd_f)((whole - half + 127) << 23);
-    y = x < low ? simd_zero() : y;
-    y = x > high ? simd_set(INFINITY) : y;
-    return x != x ? x : y;
+    y = simd_select(x < low, simd_zero(), y);
+    y = simd_select(x > high, simd_set(INFINITY), y);
+    return simd_select(x != x, x, y);
 }
 
 // 1 / (1 + e^-x)
