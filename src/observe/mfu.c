@@ -1,0 +1,29 @@
+// See mfu.h; operations are counted by model/flops.h.
+#include "observe/mfu.h"
+#include "model/flops.h"
+
+struct mfu mfu_of_step(const struct model_config *config, int64_t context,
+                       const struct mfu_step *step) {
+    struct mfu m = {0};
+    if (step->seconds <= 0 || step->processed <= 0) return m;
+    double tokens = (double)step->processed, full = flops_per_token_full(config, context);
+    double causal = flops_per_token_pairs(config, (double)step->attended_pairs / tokens);
+    m.tokens_per_second = tokens / step->seconds;
+    m.flops_full = full * m.tokens_per_second;
+    m.flops_causal = causal * m.tokens_per_second;
+    if (step->gemm_rate <= 0) return m;
+    m.full = m.flops_full / step->gemm_rate;
+    m.causal = m.flops_causal / step->gemm_rate;
+    m.hfu = (full + step->recomputed_flops) * m.tokens_per_second / step->gemm_rate;
+    return m;
+}
+
+double mfu_recomputed_mlp(const struct model_config *config) {
+    double width = config->activation == ACTIVATION_SWIGLU ? 2.0 * config->ffn : config->ffn;
+    return 2.0 * config->layers * width * config->hidden;
+}
+
+double mfu_recomputed_full(const struct model_config *config, int64_t context) {
+    double head = 2.0 * config->vocab * config->hidden; // is not done twice
+    return flops_per_token_full(config, context) / 3 - head;
+}
