@@ -319,6 +319,7 @@ static int read_windows(struct json_at at, const struct type *type, struct model
     if (qwen && (json_get_bool(at, "use_sliding_window", false, false, &use, err) != 0 ||
                  get_int(at, "max_window_layers", false, DEFAULT_WINDOW_LAYERS, &from, err) != 0))
         return -1;
+    if (!type->may_slide && demand_bool(at, "use_sliding_window", false, err) != 0) return -1;
     bool given = json_object_get(at.value, "sliding_window") != NULL; // null switches it off
     if (get_int(at, "sliding_window", false, given ? 0 : DEFAULT_WINDOW, &window, err) != 0)
         return -1;
