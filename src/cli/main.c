@@ -11,6 +11,8 @@ static const struct verb {
     int (*run)(int argc, char **argv); // argv[0] is the verb
     const char *summary;
 } verbs[] = {
+    {"tokenizer", verb_tokenizer, "trains, inspects and applies tokenizers"},
+    {"bench", verb_bench, "measures parts of the program on this machine"},
     {NULL, NULL, NULL},
 };
 

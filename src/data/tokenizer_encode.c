@@ -136,6 +136,18 @@ static const uint64_t keep_low[16] = {0,
                                       UINT64_MAX,
                                       UINT64_MAX};
 
+// The entry of a word of at most 15 bytes, with `text + 16` readable; NULL when the table does not hold it.
+static inline const struct short_entry *short_lookup(const struct tokenizer_scratch *s, const unsigned char *text,
+                                                     size_t length) {
+    uint64_t low, high;
+    memcpy(&low, text, 8);
+    memcpy(&high, text + 8, 8);
+    low &= keep_low[length];
+    high = (high & keep_low[length > 8 ? length - 8 : 0]) | (uint64_t)length << 56;
+    const struct short_entry *entry = &s->short_table[mix(low, high) & ((1u << SHORT_BITS) - 1)];
+    return entry->key[0] == low && entry->key[1] == high ? entry : NULL;
+}
+
 // Words text[starts[k]..starts[k + 1]). `readable` bytes of text may be read.
 static int encode_words(struct tokenizer_scratch *s, const unsigned char *text, const uint32_t *starts, size_t count,
                         size_t readable, struct token_list *out, struct err *err) {
@@ -145,13 +157,8 @@ static int encode_words(struct tokenizer_scratch *s, const unsigned char *text, 
     for (size_t k = 0; k < count; k++) {
         size_t begin = starts[k], length = starts[k + 1] - begin;
         if (length <= 15 && begin + 16 <= readable) {
-            uint64_t low, high;
-            memcpy(&low, text + begin, 8);
-            memcpy(&high, text + begin + 8, 8);
-            low &= keep_low[length];
-            high = (high & keep_low[length > 8 ? length - 8 : 0]) | (uint64_t)length << 56;
-            const struct short_entry *entry = &s->short_table[mix(low, high) & ((1u << SHORT_BITS) - 1)];
-            if (entry->key[0] == low && entry->key[1] == high) {
+            const struct short_entry *entry = short_lookup(s, text + begin, length);
+            if (entry) {
                 memcpy(to, entry->ids, 16);
                 to += entry->count;
                 continue;
@@ -188,19 +195,26 @@ static uint64_t count_invalid(const unsigned char *text, size_t size) {
     return invalid;
 }
 
+static bool mark_at(const unsigned char *text, size_t size, size_t at) {
+    return at + 3 <= size && text[at] == 0xE2 && text[at + 1] == 0x96 && text[at + 2] == 0x81;
+}
+
 // Without pre-tokenizer: words begin at each run of space marks where no token reaches over that border.
 static int encode_marked(struct tokenizer_scratch *s, const unsigned char *text, size_t size, struct token_list *out,
                          struct err *err) {
+    uint32_t starts[257];
     size_t begin = 0;
     s->invalid_bytes += count_invalid(text, size);
     while (begin < size && s->tok->cut_before_space) {
-        size_t at = begin;
-        while (at + 3 <= size && memcmp(text + at, "\xE2\x96\x81", 3) == 0) at += 3; // the marks that lead
-        if (at == begin) at++;
-        const unsigned char *found = memmem(text + at, size - at, "\xE2\x96\x81", 3);
-        size_t end = found ? (size_t)(found - text) : size;
-        if (word_slow(s, text + begin, end - begin, out, err) != 0) return -1;
-        begin = end;
+        size_t count = 0, at = begin;
+        while (at < size && count < 256 && at - begin < UINT32_MAX / 2) {
+            starts[count++] = (uint32_t)(at - begin);
+            while (mark_at(text, size, at)) at += 3; // the marks that lead
+            while (at < size && !mark_at(text, size, at)) at++;
+        }
+        starts[count] = (uint32_t)(at - begin);
+        if (encode_words(s, text + begin, starts, count, size - begin, out, err) != 0) return -1;
+        begin = at;
     }
     return begin < size ? word_slow(s, text + begin, size - begin, out, err) : 0;
 }

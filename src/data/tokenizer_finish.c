@@ -117,7 +117,7 @@ uint64_t tokenizer_compute_fingerprint(const struct tokenizer *tok) {
     hash_put(&h, numbers, sizeof numbers);
     for (uint32_t id = 0; id < tok->vocab_size; id++) {
         const struct token_info *token = &tok->tokens[id];
-        put_number(&h, token->type * 4 + token->in_model * 2 + token->raw);
+        put_number(&h, token->type);
         put_string(&h, tok->pool.data + token->text_offset, token->text_length);
     }
     for (size_t i = 0; i < tok->merge_count; i++) {

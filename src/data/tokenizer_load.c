@@ -112,7 +112,7 @@ static int rules_of_class(struct tokenizer *tok, json_t *root, struct err *err) 
 }
 
 static int read_config_file(struct tokenizer *tok, const char *path, bool bare, struct err *err) {
-    json_t *root = json_parse_file(path, err);
+    json_t *root = json_parse_file_reals(path, err);
     if (!root) return -1;
     int failed = 0;
     if (bare) failed = rules_of_class(tok, root, err);
@@ -140,7 +140,7 @@ int tokenizer_read_config(struct tokenizer *tok, const char *folder, struct err 
     bool bare = tok->kind == TOKENIZER_BYTE_LEVEL && tok->split_count == 0 && !tok->ignore_merges &&
                 !member(folder, "tokenizer.json", path);
     if (member(folder, "special_tokens_map.json", path)) {
-        json_t *root = json_parse_file(path, err);
+        json_t *root = json_parse_file_reals(path, err);
         if (!root) return -1;
         read_special_names(tok, root);
         json_decref(root);
@@ -174,7 +174,21 @@ static bool looks_like_ranks(const char *data, size_t size) {
     return i > 0 && i + 1 < size && data[i] == ' ' && data[i + 1] >= '0' && data[i + 1] <= '9';
 }
 
+// vocab.json and encoder.json need the merges that lie beside them.
+static const char *const gpt2_pairs[][2] = {{"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
+
+static bool merges_beside(const char *path, char merges[4096]) {
+    const char *slash = strrchr(path, '/');
+    char folder[4096];
+    folder_of(path, folder);
+    for (size_t i = 0; i < 2; i++)
+        if (strcmp(slash ? slash + 1 : path, gpt2_pairs[i][0]) == 0) return member(folder, gpt2_pairs[i][1], merges);
+    return false;
+}
+
 static struct tokenizer *load_file(const char *path, struct err *err) {
+    char merges[4096];
+    if (merges_beside(path, merges)) return tokenizer_load_gpt2(path, merges, err);
     char *data = NULL;
     size_t size = 0;
     struct tokenizer *tok = NULL;
@@ -196,12 +210,11 @@ static struct tokenizer *load_file(const char *path, struct err *err) {
 }
 
 static struct tokenizer *load_folder(const char *folder, struct err *err) {
-    static const char *const pairs[][2] = {{"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
-    char path[4096], other[4096];
+    char path[4096], merges[4096];
     if (member(folder, "tokenizer.json", path)) return load_file(path, err);
     for (size_t i = 0; i < 2; i++)
-        if (member(folder, pairs[i][0], path) && member(folder, pairs[i][1], other))
-            return tokenizer_load_gpt2(path, other, err);
+        if (member(folder, gpt2_pairs[i][0], path) && member(folder, gpt2_pairs[i][1], merges))
+            return tokenizer_load_gpt2(path, merges, err);
     if (member(folder, "tokenizer.model", path)) return load_file(path, err);
     char **names;
     size_t count;

@@ -151,6 +151,9 @@ static int read_added(struct tokenizer *tok, json_t *list, const char *path, str
             json_get_bool(at, "special", false, false, &token.special, err) != 0 ||
             json_get_bool(at, "normalized", false, !token.special, &token.normalized, err) != 0)
             return -1;
+        if (strlen(content) != json_string_length(json_object_get(one, "content")) || !*content)
+            return err_set(err, ERR_DATA, "%s: added_tokens: the token of id %lld is empty or holds a NUL", path,
+                           (long long)id);
         if (id < 0 || id >= TOKENIZER_MAX_IDS)
             return err_set(err, ERR_DATA, "%s: added_tokens: \"%.60s\": the id %lld is out of range", path, content,
                            (long long)id);

@@ -1,0 +1,43 @@
+// weft bench NAME: measures a part of the program on this machine.
+#include "base/text.h"
+#include "cli/bench.h"
+#include "cli/cli.h"
+#include <stdio.h>
+#include <string.h>
+
+static const struct bench {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} benches[] = {
+    {"tokenizer", bench_tokenizer, "text to ids, and learning a vocabulary"},
+    {NULL, NULL, NULL},
+};
+
+static void print_help(FILE *to) {
+    fprintf(to, "usage: weft bench NAME [options] [--json]\n\n");
+    for (const struct bench *b = benches; b->name; b++) fprintf(to, "  %-12s %s\n", b->name, b->summary);
+    fprintf(to, "\nweft bench NAME --help describes one of them\n");
+}
+
+int verb_bench(int argc, char **argv) {
+    if (argc < 2) {
+        print_help(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help(stdout);
+        return 0;
+    }
+    const char *names[sizeof benches / sizeof *benches];
+    size_t count = 0;
+    for (const struct bench *b = benches; b->name; b++) {
+        if (strcmp(b->name, argv[1]) == 0) return b->run(argc - 1, argv + 1);
+        names[count++] = b->name;
+    }
+    const char *nearest = text_nearest(argv[1], names, count);
+    struct err err = {0};
+    err_set(&err, ERR_USAGE, "unknown benchmark \"%s\"%s%s%s", argv[1], nearest ? "; did you mean \"" : "",
+            nearest ? nearest : "", nearest ? "\"?" : "");
+    return cli_fail(&err);
+}
