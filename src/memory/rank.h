@@ -1,0 +1,116 @@
+// Every buffer that a rank holds during training or evaluation, enumerated from the model's description and the run's shape.
+// The engine takes exactly these; a planner that never runs the model reads the same list.
+#pragma once
+#include "base/dtype.h"
+#include "memory/memory.h"
+#include "model/model.h"
+
+// What is kept of a layer between forward and backward; the rest is redone. docs/definitions.md says which is which.
+enum engine_recompute {
+    RECOMPUTE_NONE,
+    RECOMPUTE_SELECTIVE,
+    RECOMPUTE_SELECTIVE_MLP,
+    RECOMPUTE_FULL
+};
+
+// What a layer's forward writes. Shapes per token; NORM_BEFORE and NORM_AFTER name the place of the norms.
+enum rank_activation {
+    ACT_INPUT,         // [hidden] the stored residual stream
+    ACT_NORM1,         // [hidden] what the attention reads (before)
+    ACT_RSTD1,         // FP32 [1] statistics of the attention's norm
+    ACT_MEAN1,         // FP32 [1] (LayerNorm)
+    ACT_QKV_RAW,       // [qkv] before the norm of q and k (only with such a norm)
+    ACT_Q_RSTD,        // FP32 [heads] or [1]
+    ACT_K_RSTD,        // FP32 [kv_heads] or [1]
+    ACT_QKV,           // [qkv] rotated
+    ACT_ATTENTION,     // [heads head_dim]
+    ACT_LSE,           // FP32 [heads]
+    ACT_ATTENTION_OUT, // [hidden] behind the output projection (after)
+    ACT_MIDDLE,        // [hidden] the stored residual stream after attention
+    ACT_NORM2,         // [hidden] what the MLP reads (before)
+    ACT_RSTD2,
+    ACT_MEAN2,
+    ACT_UP,        // [ffn] or [2 ffn]; backward leaves its gradient in the same place
+    ACT_ACTIVATED, // [ffn]
+    ACT_DOWN,      // [hidden] behind the down projection (after)
+    ACT_COUNT
+};
+
+// What a layer's input half of backward leaves for its weight half and for the layer below.
+enum rank_flow {
+    FLOW_OUT,     // [hidden] gradient of the layer's output
+    FLOW_DOWN,    // [hidden] of the down projection's output (before: FLOW_OUT itself)
+    FLOW_MIDDLE,  // [hidden] of the residual stream after attention
+    FLOW_PROJECT, // [hidden] of the output projection's output (before: FLOW_MIDDLE itself)
+    FLOW_QKV,     // [qkv]
+    FLOW_IN,      // [hidden] of the layer's input; FLOW_OUT of the layer below
+    FLOW_COUNT
+};
+
+// Buffers that exist once.
+enum rank_single {
+    SINGLE_WEIGHTS,     // compute type, flat; in FP32 mode these are the masters
+    SINGLE_MASTERS,     // FP32, flat (bf16 mode)
+    SINGLE_GRADIENTS,   // FP32, flat
+    SINGLE_MOMENT1,     // FP32, flat
+    SINGLE_MOMENT2,     // FP32, flat
+    SINGLE_LOOKUP,      // FP32 [looked-up ids, hidden]: the look-up's own gradient accumulator (tied head)
+    SINGLE_LOOKUP_IDS,  // I32 [looked-up ids] the vocabulary row of each accumulator row
+    SINGLE_LOOKUP_SLOT, // I32 [vocab] accumulator row of an id
+    SINGLE_LOOKUP_ROWS, // I32 [tokens of a micro-batch] accumulator row of each token
+    SINGLE_NORM_SUMS,   // F64, one per norm block
+    SINGLE_FINAL_INPUT, // [tokens, hidden] the residual stream behind the last layer
+    SINGLE_FINAL_NORM,  // [tokens, hidden]
+    SINGLE_FINAL_RSTD,
+    SINGLE_FINAL_MEAN,
+    SINGLE_DELTA,  // [tokens, hidden] a block's output before it joins the residual stream
+    SINGLE_WIDE,   // [tokens, max(ffn, heads head_dim)] gradient of the activation, then of the attention's output
+    SINGLE_LOSS,   // FP32 [tokens]
+    SINGLE_LOGITS, // FP32 [chunk, vocab padded]; the gradient overlays it
+    SINGLE_COSINE, // FP32 [context, head_dim / 2]
+    SINGLE_SINE,
+    SINGLE_PRODUCTS, // workspace of matrix products
+    SINGLE_KERNELS,  // workspace of the other kernels
+    SINGLE_OTHER,    // the loader's batches and what else the run holds
+    SINGLE_COUNT
+};
+
+struct rank_shape {
+    enum dtype compute; // DTYPE_BF16 or DTYPE_F32
+    enum engine_recompute recompute;
+    bool train;
+    bool split_backward; // weight halves run later than input halves: flows are kept per layer
+    int64_t tokens;      // of a micro-batch
+    int micro_batches;   // of a step
+    int context;         // positions
+    int chunk;           // tokens whose logits exist at a time
+    uint64_t other_bytes;
+};
+
+// Sizes that only the device knows; both arrays have an entry per param (NULL: none).
+struct rank_workspace {
+    const uint64_t *pack_forward, *pack_backward;
+    uint64_t products_bytes, kernels_bytes;
+};
+
+// Which buffer of the plan is what; -1: this run has none. Activations that are not kept, and flows, share buffers.
+struct rank_buffers {
+    int single[SINGLE_COUNT];
+    int activation[MODEL_MAX_LAYERS][ACT_COUNT];
+    int flow[MODEL_MAX_LAYERS][FLOW_COUNT];
+    int *packed_forward, *packed_backward; // [params]
+};
+
+// First element of each param in the flat buffers (64-element aligned) and, behind the last, the total. `out` has room for
+// param_count + 1.
+void rank_param_offsets(const struct model *model, int64_t *out);
+// Blocks of DEVICE_NORM_BLOCK (4096) elements of a param, counted from its own first element.
+int64_t rank_norm_blocks(const struct param *param);
+// Whether forward's output stays until backward.
+bool rank_keeps(const struct model_config *config, const struct rank_shape *shape,
+                enum rank_activation activation);
+
+int rank_plan(struct memory_plan *plan, struct rank_buffers *buffers, const struct model *model,
+              const struct rank_shape *shape, const struct rank_workspace *workspace,
+              struct err *err);
+void rank_buffers_free(struct rank_buffers *buffers);
