@@ -1,114 +1,138 @@
-// Event files, see tensorboard.h. Messages and field numbers
-// (tensorboard/compat/proto/event.proto):
-//   Event   { 1 double wall_time; 2 int64 step; 3 string file_version; 5 Summary; 7 SessionLog }
-//   Summary { 1 repeated Value { 1 string tag; 2 float simple_value } }
-//   SessionLog { 1 enum status, 1 is START }
+// Writes TensorBoard event files: a few protocol-buffer fields by hand (Event: 1 wall_time double,
+// 2 step int64, 3 file_version string, 5 summary, 7 session_log; Summary: 1 repeated value; Value:
+// 1 tag string, 2 simple_value float), which is less than a code generator would bring along.
 #include "observe/tensorboard.h"
-#include "base/clock.h"
-#include "observe/crc32c.h"
+
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-enum {
-    MOST_MESSAGE_BYTES = 4096,
-    WIRE_VARINT = 0,
-    WIRE_FIXED64 = 1,
-    WIRE_BYTES = 2,
-    WIRE_FIXED32 = 5
-};
+#include "base/text.h"
 
-struct message {
-    unsigned char data[MOST_MESSAGE_BYTES];
-    size_t size;
-};
-
-static void put_bytes(struct message *m, const void *bytes, size_t count) {
-    if (count > sizeof m->data - m->size) return; // callers keep far below
-    memcpy(m->data + m->size, bytes, count);
-    m->size += count;
-}
-
-static void put_varint(struct message *m, uint64_t value) {
-    unsigned char bytes[10];
-    size_t count = 0;
-    do {
-        bytes[count++] = (unsigned char)((value & 127u) | (value > 127u ? 128u : 0u));
-        value >>= 7;
-    } while (value);
-    put_bytes(m, bytes, count);
-}
-
-static void put_key(struct message *m, int field, int wire) {
-    put_varint(m, (uint64_t)(field << 3 | wire));
-}
-
-static void put_inner(struct message *m, int field, const void *bytes, size_t count) {
-    put_key(m, field, WIRE_BYTES);
-    put_varint(m, count);
-    put_bytes(m, bytes, count);
-}
-
-static void begin_event(struct message *m, int64_t step) {
-    double now = clock_wall_seconds();
-    m->size = 0;
-    put_key(m, 1, WIRE_FIXED64);
-    put_bytes(m, &now, sizeof now);
-    put_key(m, 2, WIRE_VARINT);
-    put_varint(m, (uint64_t)step);
-}
-
-static int put_record(struct tensorboard *t, const struct message *m, struct err *err) {
-    uint64_t length = m->size;
-    uint32_t length_crc = crc32c_masked(&length, sizeof length);
-    uint32_t data_crc = crc32c_masked(m->data, m->size);
-    unsigned char record[MOST_MESSAGE_BYTES + 16];
-    memcpy(record, &length, 8);
-    memcpy(record + 8, &length_crc, 4);
-    memcpy(record + 12, m->data, m->size);
-    memcpy(record + 12 + m->size, &data_crc, 4);
-    return file_writer_put(&t->file, record, m->size + 16, err);
-}
-
-int tensorboard_open(struct tensorboard *t, const char *folder, int64_t step, struct err *err) {
-    char name[128], path[4096];
-    // the time makes the name sort behind earlier files; the process number keeps two runs apart
-    snprintf(name, sizeof name, "events.out.tfevents.%.6f.weft.%d", clock_wall_seconds(),
-             (int)getpid());
-    if (file_join(path, sizeof path, folder, name, err) != 0 ||
-        file_writer_open(&t->file, path, err) != 0)
-        return -1;
-    struct message m;
-    begin_event(&m, 0);
-    put_inner(&m, 3, "brain.Event:2", 13);
-    int result = put_record(t, &m, err);
-    if (result == 0 && step > 1) {
-        begin_event(&m, step);
-        put_inner(&m, 7, "\x08\x01", 2);
-        result = put_record(t, &m, err);
+uint32_t tensorboard_crc32c(const void *data, size_t bytes) {
+    const unsigned char *p = data;
+    uint32_t crc = 0xffffffffu;
+    for (size_t i = 0; i < bytes; i++) {
+        crc ^= p[i];
+        for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ (0x82f63b78u & (0u - (crc & 1u)));
     }
-    if (result == 0) result = file_writer_flush(&t->file, err);
-    if (result != 0) file_writer_abandon(&t->file);
+    return ~crc;
+}
+
+uint32_t tensorboard_masked_crc32c(const void *data, size_t bytes) {
+    uint32_t crc = tensorboard_crc32c(data, bytes);
+    return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
+}
+
+enum wire { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 };
+
+static int put_varint(struct text *out, uint64_t value) {
+    unsigned char bytes[10];
+    size_t n = 0;
+    for (; value >= 0x80; value >>= 7) bytes[n++] = (unsigned char)(value | 0x80);
+    bytes[n++] = (unsigned char)value;
+    return text_put(out, bytes, n);
+}
+
+static int put_key(struct text *out, unsigned field, enum wire wire) {
+    return put_varint(out, field << 3 | wire);
+}
+
+static int put_double(struct text *out, unsigned field, double value) {
+    return put_key(out, field, WIRE_FIXED64) | text_put(out, &value, sizeof value);
+}
+
+static int put_bytes(struct text *out, unsigned field, const void *bytes, size_t count) {
+    return put_key(out, field, WIRE_BYTES) | put_varint(out, count) | text_put(out, bytes, count);
+}
+
+static int put_value(struct text *summary, const struct tensorboard_scalar *scalar) {
+    struct text value = {0};
+    float number = (float)scalar->value;
+    int failed = put_bytes(&value, 1, scalar->tag, strlen(scalar->tag)) |
+                 put_key(&value, 2, WIRE_FIXED32) | text_put(&value, &number, sizeof number);
+    if (!failed) failed = put_bytes(summary, 1, value.data, value.size);
+    text_free(&value);
+    return failed;
+}
+
+// Frames `event` and appends it in one write, so that a reader never sees half a record of a
+// running process.
+static int write_record(struct tensorboard *board, const struct text *event, struct err *err) {
+    struct text record = {0};
+    uint64_t length = event->size;
+    uint32_t length_crc = tensorboard_masked_crc32c(&length, sizeof length);
+    uint32_t event_crc = tensorboard_masked_crc32c(event->data, event->size);
+    int result = 0;
+    if (text_put(&record, &length, sizeof length) |
+        text_put(&record, &length_crc, sizeof length_crc) |
+        text_put(&record, event->data, event->size) |
+        text_put(&record, &event_crc, sizeof event_crc)) {
+        result = err_set(err, ERR_MEMORY, "%s: no memory for an event", board->path);
+    } else {
+        ssize_t written = write(board->fd, record.data, record.size);
+        if (written < 0)
+            result = err_set_errno(err, "%s: cannot write an event", board->path);
+        else if ((size_t)written != record.size)
+            result = err_set(err, ERR_IO, "%s: the disk took %zd of %zu bytes of an event",
+                             board->path, written, record.size);
+    }
+    text_free(&record);
     return result;
 }
 
-int tensorboard_scalars(struct tensorboard *t, int64_t step, const char *const *tags,
-                        const double *values, int count, struct err *err) {
-    struct message event, summary = {.size = 0};
-    for (int i = 0; i < count; i++) {
-        struct message value = {.size = 0};
-        float single = (float)values[i];
-        put_inner(&value, 1, tags[i], strlen(tags[i]));
-        put_key(&value, 2, WIRE_FIXED32);
-        put_bytes(&value, &single, sizeof single);
-        put_inner(&summary, 1, value.data, value.size);
-    }
-    begin_event(&event, step);
-    put_inner(&event, 5, summary.data, summary.size);
-    if (put_record(t, &event, err) != 0) return -1;
-    return file_writer_flush(&t->file, err);
+int tensorboard_open(struct tensorboard *board, const char *folder, double wall_seconds,
+                     struct err *err) {
+    char host[64] = "localhost";
+    gethostname(host, sizeof host - 1);
+    board->fd = -1;
+    int n = snprintf(board->path, sizeof board->path, "%s/events.out.tfevents.%.6f.%s.%ld", folder,
+                     wall_seconds, host, (long)getpid());
+    if (n < 0 || (size_t)n >= sizeof board->path)
+        return err_set(err, ERR_IO, "%s: the path is too long", folder);
+    board->fd = open(board->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (board->fd < 0)
+        return err_set_errno(err, "%s: cannot create it for TensorBoard events", board->path);
+    struct text event = {0};
+    static const char version[] = "brain.Event:2";
+    int result =
+        put_double(&event, 1, wall_seconds) | put_bytes(&event, 3, version, sizeof version - 1)
+            ? err_set(err, ERR_MEMORY, "%s: no memory for an event", board->path)
+            : write_record(board, &event, err);
+    text_free(&event);
+    if (result != 0) tensorboard_close(board);
+    return result;
 }
 
-int tensorboard_close(struct tensorboard *t, struct err *err) {
-    return file_writer_close(&t->file, false, err);
+int tensorboard_resume(struct tensorboard *board, double wall_seconds, int64_t step,
+                       struct err *err) {
+    static const char start[] = "\x08\x01"; // SessionLog: 1 status, START
+    struct text event = {0};
+    int failed = put_double(&event, 1, wall_seconds) | put_key(&event, 2, WIRE_VARINT) |
+                 put_varint(&event, (uint64_t)step) | put_bytes(&event, 7, start, 2);
+    int result = failed ? err_set(err, ERR_MEMORY, "%s: no memory for an event", board->path)
+                        : write_record(board, &event, err);
+    text_free(&event);
+    return result;
+}
+
+int tensorboard_put(struct tensorboard *board, double wall_seconds, int64_t step,
+                    const struct tensorboard_scalar *scalars, size_t count, struct err *err) {
+    struct text summary = {0}, event = {0};
+    int failed = 0;
+    for (size_t i = 0; i < count; i++) failed |= put_value(&summary, &scalars[i]);
+    failed |= put_double(&event, 1, wall_seconds) | put_key(&event, 2, WIRE_VARINT) |
+              put_varint(&event, (uint64_t)step) | put_bytes(&event, 5, summary.data, summary.size);
+    int result = failed ? err_set(err, ERR_MEMORY, "%s: no memory for an event", board->path)
+                        : write_record(board, &event, err);
+    text_free(&summary);
+    text_free(&event);
+    return result;
+}
+
+void tensorboard_close(struct tensorboard *board) {
+    if (board->fd >= 0) close(board->fd);
+    board->fd = -1;
 }

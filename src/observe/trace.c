@@ -1,58 +1,78 @@
-// The trace file, see trace.h. Events: "X" a span with start and duration in microseconds, "M" the
-// name of a row.
+// Chrome trace events ("ph":"X", complete events) from the spans of record lanes.
 #include "observe/trace.h"
-#include "base/clock.h"
-#include <stdio.h>
-#include <string.h>
 
-static int put(struct trace *t, const char *line, int length, struct err *err) {
-    return file_writer_put(&t->file, line, (size_t)length, err);
+#include <inttypes.h>
+#include <stdbool.h>
+
+#include "base/file.h"
+#include "base/text.h"
+
+static double earliest(const struct record_lane *const *lanes, int count) {
+    bool found = false;
+    double first = 0;
+    for (int i = 0; i < count; i++) {
+        for (uint64_t s = 0; lanes[i] && s < lanes[i]->span_count; s++) {
+            double begin = lanes[i]->spans[s].begin_seconds;
+            if (!found || begin < first) first = begin;
+            found = true;
+        }
+    }
+    return first;
 }
 
-int trace_open(struct trace *t, const char *path, struct err *err) {
-    *t = (struct trace){.zero_seconds = clock_seconds()};
-    if (file_writer_open(&t->file, path, err) != 0) return -1;
-    static const char head[] = "[\n{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\","
-                               "\"args\":{\"name\":\"weft\"}}";
-    if (put(t, head, sizeof head - 1, err) == 0) return 0;
-    file_writer_abandon(&t->file);
+// Names come from string literals of the program, so they need no escaping.
+static int put_span(struct text *out, const struct record_span *span, int row, double origin) {
+    int failed = text_printf(out,
+                             ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,"
+                             "\"ts\":%.3f,\"dur\":%.3f",
+                             span->name, record_kind_name(span->kind), row,
+                             (span->begin_seconds - origin) * 1e6,
+                             (span->end_seconds - span->begin_seconds) * 1e6);
+    if (span->argument >= 0)
+        failed |= text_printf(out, ",\"args\":{\"index\":%" PRId64 "}", span->argument);
+    return failed | text_puts(out, "}");
+}
+
+static int flush(struct file_writer *file, struct text *out, struct err *err) {
+    int result = file_writer_put(file, out->data, out->size, err);
+    out->size = 0;
+    return result;
+}
+
+static int put_lane(struct file_writer *file, struct text *out, const struct record_lane *lane,
+                    int row, double origin, struct err *err) {
+    int failed = text_printf(out,
+                             "%s\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
+                             "\"args\":{\"name\":\"%s\"}}",
+                             row ? "," : "", row, lane->name);
+    for (uint64_t s = 0; s < lane->span_count && !failed; s++) {
+        failed = put_span(out, &lane->spans[s], row, origin);
+        if (out->size > 1 << 16 && flush(file, out, err) != 0) return -1;
+    }
+    return failed ? err_set(err, ERR_MEMORY, "%s: no memory to write the trace", file->path) : 0;
+}
+
+int trace_write(const char *path, const struct record_lane *const *lanes, int count,
+                struct err *err) {
+    struct file_writer file;
+    struct text out = {0};
+    uint64_t dropped = 0;
+    if (file_writer_open(&file, path, err) != 0) return -1;
+    double origin = earliest(lanes, count);
+    int row = 0, result = 0;
+    if (text_puts(&out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[") != 0)
+        result = err_set(err, ERR_MEMORY, "%s: no memory to write the trace", path);
+    for (int i = 0; i < count && result == 0; i++) {
+        if (!lanes[i]) continue;
+        dropped += lanes[i]->spans_dropped;
+        result = put_lane(&file, &out, lanes[i], row++, origin, err);
+    }
+    if (result == 0 &&
+        text_printf(&out, "\n],\"otherData\":{\"spans_dropped\":%" PRIu64 "}}\n", dropped) != 0)
+        result = err_set(err, ERR_MEMORY, "%s: no memory to write the trace", path);
+    if (result == 0) result = flush(&file, &out, err);
+    text_free(&out);
+    if (result == 0) return file_writer_close(&file, false, err);
+    file_writer_abandon(&file);
     return -1;
-}
-
-int trace_row(struct trace *t, int row, const char *name, struct err *err) {
-    char line[256];
-    int length =
-        snprintf(line, sizeof line,
-                 ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"name\":\"thread_name\",\"args\":{"
-                 "\"name\":\"%.100s\"}}",
-                 row, name);
-    return put(t, line, length, err);
-}
-
-int trace_drain(struct trace *t, int row, struct record_lane *lane, struct err *err) {
-    for (uint64_t i = 0; i < lane->span_count; i++) {
-        const struct record_span *s = &lane->spans[i];
-        char line[320], argument[40] = "";
-        if (s->argument >= 0)
-            snprintf(argument, sizeof argument, ",\"args\":{\"n\":%lld}", (long long)s->argument);
-        int length = snprintf(
-            line, sizeof line,
-            ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"name\":\"%.100s\",\"cat\":\"%s\",\"ts\":%.3f,"
-            "\"dur\":%.3f%s}",
-            row, s->name, record_kind_name(s->kind), 1e6 * (s->begin_seconds - t->zero_seconds),
-            1e6 * (s->end_seconds - s->begin_seconds), argument);
-        if (put(t, line, length, err) != 0) return -1;
-    }
-    t->spans += lane->span_count;
-    t->dropped += lane->spans_dropped;
-    lane->span_count = lane->spans_dropped = 0;
-    return 0;
-}
-
-int trace_close(struct trace *t, struct err *err) {
-    if (put(t, "\n]\n", 3, err) != 0) {
-        file_writer_abandon(&t->file);
-        return -1;
-    }
-    return file_writer_close(&t->file, false, err);
 }

@@ -70,3 +70,18 @@ TEST(a_folder_that_is_not_there_is_one_message) {
     CHECK_CONTAINS(err.text, "/nowhere/at/all");
     CHECK_EQ_INT(err.kind, ERR_IO);
 }
+
+TEST(an_event_file_of_a_resumed_run_says_where_it_goes_on) {
+    struct err err = {0};
+    struct tensorboard board;
+    CHECK_OK(tensorboard_open(&board, test_temp_dir(), 1.5, &err), err);
+    CHECK_OK(tensorboard_resume(&board, 2.5, 21, &err), err);
+    tensorboard_close(&board);
+    char *data;
+    size_t size;
+    CHECK_OK(file_read(board.path, 0, &data, &size, &err), err);
+    CHECK_EQ_INT(count_records(data, size), 2);
+    // step 21, then session_log { status: START }
+    CHECK(memmem(data, size, "\x10\x15\x3a\x02\x08\x01", 6) != NULL);
+    free(data);
+}
