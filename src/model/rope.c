@@ -62,3 +62,16 @@ double rope_inverse_frequencies(const struct model_rope *r, int head_dim, int le
     }
     return 1;
 }
+
+void rope_tables(const struct model_rope *rope, int head_dim, int positions, int length,
+                 float *cosine, float *sine) {
+    int half = head_dim / 2;
+    double inverse[2048]; // heads are at most 4096 wide
+    double factor = rope_inverse_frequencies(rope, head_dim, length, inverse);
+    for (int position = 0; position < positions; position++)
+        for (int i = 0; i < half; i++) {
+            double angle = position * inverse[i];
+            cosine[(int64_t)position * half + i] = (float)(factor * cos(angle));
+            sine[(int64_t)position * half + i] = (float)(factor * sin(angle));
+        }
+}
