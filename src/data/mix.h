@@ -2,7 +2,7 @@
 //
 // A weight is a share of drawn samples. Sets are split off one after the other: of n draws, the
 // first set has had round(share * n); what is left is divided among the others in the same way. So
-// every prefix of the draws is within about one sample of its shares, counts are exact whenever the
+// every prefix of the draws is within about two samples of its shares, counts are exact whenever the
 // shares come out whole, and any n is answered in O(sets) from integers alone.
 #pragma once
 #include "base/error.h"

@@ -39,18 +39,19 @@ static int megatron_starts(struct shard *shard, uint64_t sequences, uint64_t bor
     shard->built_starts = starts;
     uint64_t token = 0, document = 0;
     for (uint64_t i = 0; i <= sequences; i++) {
+        uint64_t before = document ? document - 1 : 0; // document of sequence i - 1
         while (document < borders && get64(documents + 8 * document) == i)
             starts[document++] = token;
         if (i == sequences) break;
         int32_t size = get32(sizes + 4 * i);
         uint64_t at = get64(pointers + 8 * i);
         if (size < 0 || at != token * width)
-            return err_set(err, ERR_DATA,
-                           "%s: document %llu (sequence %llu): begins at byte %llu by its pointer, "
-                           "%llu by the sizes before it; its size says %d tokens",
-                           shard->path, (unsigned long long)(document ? document - 1 : 0),
-                           (unsigned long long)i, (unsigned long long)at,
-                           (unsigned long long)(token * width), size);
+            return err_set(
+                err, ERR_DATA,
+                "%s: document %llu: its size puts the next sequence (%llu) at byte %llu, the "
+                "pointer there says %llu; one of the two is off",
+                shard->path, (unsigned long long)before, (unsigned long long)i,
+                (unsigned long long)(token * width), (unsigned long long)at);
         token += (uint64_t)size;
         // Checked inside the loop, so that a sum of hostile sizes cannot run over.
         if (token > shard->info.tokens) break;
