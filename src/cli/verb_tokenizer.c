@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char help[] =
     "usage: weft tokenizer train --vocab-size N --out FOLDER [options] FILE...\n"
@@ -132,7 +133,7 @@ static int train_on(const struct arguments *a, const struct tokenizer_train_text
         .split = TOKENIZER_SPLIT_LLAMA3,
         .least_count = (uint64_t)a->least_count,
         .threads = (int)a->threads,
-        .progress = show_progress,
+        .progress = isatty(STDERR_FILENO) ? show_progress : NULL,
     };
     size_t kind = 1, bytes = 0;
     if (a->split)

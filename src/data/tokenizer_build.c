@@ -43,6 +43,7 @@ void tokenizer_free(struct tokenizer *tok) {
     }
     free(tok->splits);
     free(tok->chat_template);
+    free(tok->may_follow);
     free(tok);
 }
 

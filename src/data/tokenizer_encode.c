@@ -185,8 +185,9 @@ static int encode_scanned(struct tokenizer_scratch *s, const unsigned char *text
 }
 
 static uint64_t count_invalid(const unsigned char *text, size_t size) {
-    uint64_t invalid = 0;
+    uint64_t invalid = 0, eight;
     while (size > 0) {
+        while (size >= 8 && (memcpy(&eight, text, 8), (eight & 0x8080808080808080u) == 0)) text += 8, size -= 8;
         size_t valid = text_utf8_valid_prefix((const char *)text, size);
         if (valid == size) break;
         invalid++;
@@ -199,18 +200,31 @@ static bool mark_at(const unsigned char *text, size_t size, size_t at) {
     return at + 3 <= size && text[at] == 0xE2 && text[at + 1] == 0x96 && text[at + 2] == 0x81;
 }
 
-// Without pre-tokenizer: words begin at each run of space marks where no token reaches over that border.
-static int encode_marked(struct tokenizer_scratch *s, const unsigned char *text, size_t size, struct token_list *out,
-                         struct err *err) {
+// The next place behind `at` where no token reaches over: two bytes that never meet inside a token, or a run of space
+// marks behind something else.
+static size_t next_border(const struct tokenizer *tok, const unsigned char *text, size_t size, size_t at) {
+    const uint8_t *may_follow = tok->may_follow;
+    for (at++; at < size; at++) {
+        unsigned char before = text[at - 1], byte = text[at];
+        if (!may_follow[before * 256 + byte] && (byte & 0xC0) != 0x80) break;
+        if (byte == 0xE2 && tok->cut_before_space && mark_at(text, size, at) &&
+            !(at >= 3 && mark_at(text, size, at - 3)))
+            break;
+    }
+    return at;
+}
+
+// Without pre-tokenizer.
+static int encode_bare(struct tokenizer_scratch *s, const unsigned char *text, size_t size, struct token_list *out,
+                       struct err *err) {
     uint32_t starts[257];
     size_t begin = 0;
     s->invalid_bytes += count_invalid(text, size);
-    while (begin < size && s->tok->cut_before_space) {
+    while (begin < size && s->tok->may_follow) {
         size_t count = 0, at = begin;
         while (at < size && count < 256 && at - begin < UINT32_MAX / 2) {
             starts[count++] = (uint32_t)(at - begin);
-            while (mark_at(text, size, at)) at += 3; // the marks that lead
-            while (at < size && !mark_at(text, size, at)) at++;
+            at = next_border(s->tok, text, size, at);
         }
         starts[count] = (uint32_t)(at - begin);
         if (encode_words(s, text + begin, starts, count, size - begin, out, err) != 0) return -1;
@@ -236,7 +250,7 @@ static int encode_plain(struct tokenizer_scratch *s, const unsigned char *text, 
                         struct token_list *out, struct err *err) {
     if (size == 0) return 0;
     if (s->tok->scanner != SCAN_NONE) return encode_scanned(s, text, size, out, err);
-    if (s->tok->split_count == 0) return encode_marked(s, text, size, out, err);
+    if (s->tok->split_count == 0) return encode_bare(s, text, size, out, err);
     return encode_split(s, text, size, first, out, err);
 }
 

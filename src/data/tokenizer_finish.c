@@ -65,6 +65,28 @@ static bool marks_lead(const struct tokenizer *tok) {
     return true;
 }
 
+// Which bytes meet at the border of two characters inside a token. Not where a cut could change more than merges: whole
+// words that are looked up, unknown characters that are fused, merges of byte tokens.
+static int find_borders(struct tokenizer *tok, struct err *err) {
+    if (tok->split_count > 0 || tok->kind != TOKENIZER_CHARACTERS || tok->ignore_merges || !tok->byte_fallback) return 0;
+    for (int byte = 0; byte < 256; byte++)
+        if (tok->byte_ids[byte] == TOKENIZER_NONE) return 0;
+    for (size_t i = 0; i < tok->merge_count; i++)
+        if (tok->tokens[tok->merges[i].left].type == TOKENIZER_BYTE ||
+            tok->tokens[tok->merges[i].right].type == TOKENIZER_BYTE)
+            return 0;
+    tok->may_follow = calloc(65536, 1);
+    if (!tok->may_follow) return err_set(err, ERR_MEMORY, "no memory for a tokenizer");
+    for (uint32_t id = 0; id < tok->vocab_size; id++) {
+        const struct token_info *token = &tok->tokens[id];
+        const unsigned char *text = (const unsigned char *)tok->pool.data + token->text_offset;
+        if (!token->in_model || token->type == TOKENIZER_BYTE) continue;
+        for (uint32_t i = 1; i < token->text_length; i++) tok->may_follow[text[i - 1] * 256 + text[i]] = 1;
+    }
+    tok->cut_before_space = marks_lead(tok);
+    return 0;
+}
+
 static void find_short_cuts(struct tokenizer *tok) {
     if (tok->split_count == 1 && tok->splits[0].kind == SPLIT_SCANNER) tok->scanner = tok->splits[0].scanner;
     bool marks_from_spaces = false, keeps_cuts = true;
@@ -81,7 +103,6 @@ static void find_short_cuts(struct tokenizer *tok) {
         }
     }
     keeps_cuts &= tok->normal_matcher.blind_cuts;
-    tok->cut_before_space = tok->split_count == 0 && tok->kind == TOKENIZER_CHARACTERS && marks_lead(tok);
     tok->safe_cuts = keeps_cuts && (tok->scanner != SCAN_NONE || (tok->cut_before_space && marks_from_spaces));
 }
 
@@ -159,8 +180,8 @@ int tokenizer_finish(struct tokenizer *tok, const char *where, struct err *err) 
         normalize_added(tok, err) != 0 || added_matcher_build(&tok->raw_matcher, tok, false, err) != 0 ||
         added_matcher_build(&tok->normal_matcher, tok, true, err) != 0)
         return -1;
+    if (find_borders(tok, err) != 0) return -1;
     find_short_cuts(tok);
-
     tok->fingerprint = tokenizer_compute_fingerprint(tok);
     return 0;
 }

@@ -98,7 +98,10 @@ struct tokenizer {
     struct split_step *splits;
     size_t split_count;
     enum pretokenize_scanner scanner; // when the splits amount to one known pattern
-    bool cut_before_space;            // no token holds a space mark behind another character
+    // Without pre-tokenizer, words may still be cut where no token reaches over: may_follow[a * 256 + b] tells whether some
+    // token holds a character that begins with byte b behind one that ends in byte a. NULL: no cuts at all.
+    uint8_t *may_follow;
+    bool cut_before_space; // no token holds a space mark behind another character
     bool safe_cuts;                   // pretokenize_safe_cut borders are borders of words
     bool decode_space;                // U+2581 decodes to a space
     bool strip_first_space;
