@@ -1,25 +1,30 @@
-// The step: walks the rank's action list, each action a sequence of device calls, over buffers that the memory plan
-// enumerated before. Weights, gradients and optimizer state live here; the outside sees them as described tensors.
+// The step: walks the rank's action list, each action a sequence of device calls, over buffers that
+// the memory plan enumerated before. Weights, gradients and optimizer state live here; the outside
+// sees them as described tensors.
 #pragma once
-#include <stdbool.h>
-#include <stdint.h>
 #include "base/error.h"
 #include "base/tensor.h"
 #include "data/batch.h"
 #include "device/device.h"
 #include "memory/memory.h"
+#include "memory/rank.h"
 #include "model/model.h"
+#include <stdbool.h>
+#include <stdint.h>
 
-enum engine_recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_SELECTIVE_MLP, RECOMPUTE_FULL };
+// The recomputation modes, enum engine_recompute, stand in memory/rank.h: they decide which buffers
+// exist.
 
 struct engine_options {
-    enum dtype compute;          // DTYPE_BF16 (FP32 masters) or DTYPE_F32
+    enum dtype compute; // DTYPE_BF16 (FP32 masters) or DTYPE_F32
     enum engine_recompute recompute;
-    int rows, context;           // of a micro-batch
-    int micro_batches;           // most per step
-    bool train;                  // false: no gradients and no optimizer state (evaluation)
-    uint64_t other_bytes;        // buffers of others that belong into the same plan (loader batches)
+    int rows, context;    // of a micro-batch
+    int micro_batches;    // most per step
+    bool train;           // false: no gradients and no optimizer state (evaluation)
+    uint64_t other_bytes; // buffers of others that belong into the same plan (loader batches)
     double beta1, beta2, eps, weight_decay;
+    bool split_backward; // input and weight halves of backward as actions of their own; recompute
+                         // none only
 };
 
 struct engine;
@@ -27,41 +32,52 @@ struct engine;
 // Enumerates every buffer of the rank. The same list that engine_open allocates.
 int engine_plan(struct memory_plan *plan, const struct model *model, struct device *device,
                 const struct engine_options *options, struct err *err);
-struct engine *engine_open(const struct model *model, struct device *device, const struct engine_options *options,
-                           struct err *err);
+struct engine *engine_open(const struct model *model, struct device *device,
+                           const struct engine_options *options, struct err *err);
 void engine_close(struct engine *engine);
 const struct memory_plan *engine_memory(const struct engine *engine);
 uint64_t engine_allocated_bytes(const struct engine *engine); // equals the plan's total
 void *engine_other_memory(struct engine *engine);             // the `other_bytes`
 
-// Weights: from the seed, or written by a loader into the FP32 masters of engine_tensors; after the latter engine_weights_changed
-// rounds and packs them.
+// Weights: from the seed, or written by a loader into the FP32 masters of engine_tensors; after the
+// latter engine_weights_changed rounds and packs them.
 void engine_initialise(struct engine *engine, uint64_t seed);
 void engine_weights_changed(struct engine *engine);
 
-// State as described memory, in parameter order. ENGINE_MASTER: FP32 weights under the part-free param names, logical
-// shape without padding (padding rows are behind the logical ones). ENGINE_MOMENTS: "NAME.moment1", "NAME.moment2".
-// ENGINE_GRADIENTS: the last step's, unclipped. The caller frees `*tensors` with free().
+// State as described memory, in parameter order. ENGINE_MASTER: FP32 weights under the part-free
+// param names, logical shape without padding (padding rows are behind the logical ones).
+// ENGINE_MOMENTS: "NAME.moment1", "NAME.moment2". ENGINE_GRADIENTS: the last step's, unclipped. The
+// caller frees `*tensors` with free().
 enum engine_part { ENGINE_MASTER, ENGINE_MOMENTS, ENGINE_GRADIENTS };
-int engine_tensors(struct engine *engine, enum engine_part part, struct tensor **tensors, int *count, struct err *err);
+int engine_tensors(struct engine *engine, enum engine_part part, struct tensor **tensors,
+                   int *count, struct err *err);
 
 struct engine_step {
     double learning_rate;
-    double clip_norm;    // 0: no clipping
-    int64_t update;      // number of this optimizer update, from 1
-    bool no_update;      // gradients only (tests, skipping)
+    double clip_norm; // 0: no clipping
+    int64_t update;   // number of this optimizer update, from 1
+    bool no_update;   // gradients only (tests, skipping)
     // results
-    double loss;         // sum of token losses of the global batch / counted targets
+    double loss;          // sum of token losses of the global batch / counted targets
     double gradient_norm; // global, before clipping
     double clip_factor;
     int64_t counted, non_pad, processed; // tokens
     int64_t attended_pairs;
-    bool skipped;        // no counted target, or a non-finite loss or norm: weights and moments untouched
+    bool skipped; // no counted target, or a non-finite loss or norm: weights and moments untouched
 };
-int engine_run_step(struct engine *engine, struct batch *const *batches, int count, struct engine_step *step, struct err *err);
+int engine_run_step(struct engine *engine, struct batch *const *batches, int count,
+                    struct engine_step *step, struct err *err);
 
-// Sum of the losses (double) and counted targets of one micro-batch; no gradients. token_loss, if given, gets [tokens].
-int engine_evaluate(struct engine *engine, const struct batch *batch, double *loss_sum, int64_t *counted,
-                    float *token_loss, struct err *err);
+// Sum of the losses (double) and counted targets of one micro-batch; no gradients. token_loss, if
+// given, gets [tokens].
+int engine_evaluate(struct engine *engine, const struct batch *batch, double *loss_sum,
+                    int64_t *counted, float *token_loss, struct err *err);
 // FP32 logits [count, vocab] of the given rows of a micro-batch (tests, small outputs).
-int engine_logits(struct engine *engine, const struct batch *batch, const int32_t *rows, int count, float *logits, struct err *err);
+int engine_logits(struct engine *engine, const struct batch *batch, const int32_t *rows, int count,
+                  float *logits, struct err *err);
+
+// What a recomputation mode adds: the operations in words, and their matrix products in FLOP per
+// token (attention over `pairs_per_token` attended pairs). HFU counts them, MFU does not.
+double engine_recompute_flops(const struct model_config *config, enum engine_recompute mode,
+                              double pairs_per_token);
+const char *engine_recompute_text(enum engine_recompute mode);

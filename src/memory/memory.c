@@ -7,11 +7,11 @@
 
 const char *buffer_kind_name(enum buffer_kind kind) {
     static const char *const names[BUFFER_KIND_COUNT] = {
-        [BUFFER_WEIGHT] = "weights",         [BUFFER_PACKED] = "packed weights",
-        [BUFFER_GRADIENT] = "gradients",     [BUFFER_MASTER] = "master weights",
-        [BUFFER_MOMENT] = "moments",         [BUFFER_ACTIVATION] = "activations",
-        [BUFFER_SCRATCH] = "scratch",        [BUFFER_LOGITS] = "logits",
-        [BUFFER_WORKSPACE] = "workspace",    [BUFFER_DATA] = "data",
+        [BUFFER_WEIGHT] = "weights",      [BUFFER_PACKED] = "packed weights",
+        [BUFFER_GRADIENT] = "gradients",  [BUFFER_MASTER] = "master weights",
+        [BUFFER_MOMENT] = "moments",      [BUFFER_ACTIVATION] = "activations",
+        [BUFFER_SCRATCH] = "scratch",     [BUFFER_LOGITS] = "logits",
+        [BUFFER_WORKSPACE] = "workspace", [BUFFER_DATA] = "data",
         [BUFFER_TABLE] = "tables"};
     return (unsigned)kind < BUFFER_KIND_COUNT ? names[kind] : "unknown";
 }

@@ -104,7 +104,8 @@ int64_t rank_norm_blocks(const struct param *param) {
     return (param_elements_padded(param) + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
 }
 
-// What the steps of the enumeration share. `failed` gathers shortages of memory for one check at the end.
+// What the steps of the enumeration share. `failed` gathers shortages of memory for one check at
+// the end.
 struct enumeration {
     struct memory_plan *plan;
     struct rank_buffers *buffers;
@@ -160,16 +161,15 @@ static void add_activations(struct enumeration *e) {
         size_t element = activations[a].f32 ? sizeof(float) : dtype_bytes(e->shape->compute);
         uint64_t bytes = (uint64_t)(activation_width(e->config, a) * e->shape->tokens) * element;
         bool kept = rank_keeps(e->config, e->shape, a);
-        int shared =
-            kept ? -1 : add(e, BUFFER_SCRATCH, -1, -1, bytes, activations[a].name);
+        int shared = kept ? -1 : add(e, BUFFER_SCRATCH, -1, -1, bytes, activations[a].name);
         for (int l = 0; l < layers; l++)
             e->buffers->activation[l][a] =
                 kept ? add(e, BUFFER_ACTIVATION, l, 0, bytes, activations[a].name) : shared;
     }
 }
 
-// Gradients of the residual stream go round in three buffers (out, middle, in; the layer below finds its out in what was in),
-// unless weight halves come later and every layer needs its own.
+// Gradients of the residual stream go round in three buffers (out, middle, in; the layer below
+// finds its out in what was in), unless weight halves come later and every layer needs its own.
 static void add_flows(struct enumeration *e) {
     const struct rank_shape *s = e->shape;
     const struct model_config *c = e->config;
@@ -198,8 +198,9 @@ static void add_flows(struct enumeration *e) {
     }
 }
 
-// The tied head's table gets gradients from two sides. The look-up's side has an accumulator of its own with a row for each
-// id that can occur in a step, and is added to the head's once, at the step's end.
+// The tied head's table gets gradients from two sides. The look-up's side has an accumulator of its
+// own with a row for each id that can occur in a step, and is added to the head's once, at the
+// step's end.
 static void add_lookup(struct enumeration *e) {
     const struct rank_shape *s = e->shape;
     if (!s->train || !e->config->tied_head) return;

@@ -1,11 +1,13 @@
-// Every buffer that a rank holds during training or evaluation, enumerated from the model's description and the run's shape.
-// The engine takes exactly these; a planner that never runs the model reads the same list.
+// Every buffer that a rank holds during training or evaluation, enumerated from the model's
+// description and the run's shape. The engine takes exactly these; a planner that never runs the
+// model reads the same list.
 #pragma once
 #include "base/dtype.h"
 #include "memory/memory.h"
 #include "model/model.h"
 
-// What is kept of a layer between forward and backward; the rest is redone. docs/definitions.md says which is which.
+// What is kept of a layer between forward and backward; the rest is redone. docs/definitions.md
+// says which is which.
 enum engine_recompute {
     RECOMPUTE_NONE,
     RECOMPUTE_SELECTIVE,
@@ -13,7 +15,8 @@ enum engine_recompute {
     RECOMPUTE_FULL
 };
 
-// What a layer's forward writes. Shapes per token; NORM_BEFORE and NORM_AFTER name the place of the norms.
+// What a layer's forward writes. Shapes per token; NORM_BEFORE and NORM_AFTER name the place of the
+// norms.
 enum rank_activation {
     ACT_INPUT,         // [hidden] the stored residual stream
     ACT_NORM1,         // [hidden] what the attention reads (before)
@@ -49,13 +52,14 @@ enum rank_flow {
 
 // Buffers that exist once.
 enum rank_single {
-    SINGLE_WEIGHTS,     // compute type, flat; in FP32 mode these are the masters
-    SINGLE_MASTERS,     // FP32, flat (bf16 mode)
-    SINGLE_GRADIENTS,   // FP32, flat
-    SINGLE_MOMENT1,     // FP32, flat
-    SINGLE_MOMENT2,     // FP32, flat
-    SINGLE_LOOKUP,      // FP32 [looked-up ids, hidden]: the look-up's own gradient accumulator (tied head)
-    SINGLE_LOOKUP_IDS,  // I32 [looked-up ids] the vocabulary row of each accumulator row
+    SINGLE_WEIGHTS,    // compute type, flat; in FP32 mode these are the masters
+    SINGLE_MASTERS,    // FP32, flat (bf16 mode)
+    SINGLE_GRADIENTS,  // FP32, flat
+    SINGLE_MOMENT1,    // FP32, flat
+    SINGLE_MOMENT2,    // FP32, flat
+    SINGLE_LOOKUP,     // FP32 [looked-up ids, hidden]: the look-up's own gradient accumulator (tied
+                       // head)
+    SINGLE_LOOKUP_IDS, // I32 [looked-up ids] the vocabulary row of each accumulator row
     SINGLE_LOOKUP_SLOT, // I32 [vocab] accumulator row of an id
     SINGLE_LOOKUP_ROWS, // I32 [tokens of a micro-batch] accumulator row of each token
     SINGLE_NORM_SUMS,   // F64, one per norm block
@@ -64,7 +68,8 @@ enum rank_single {
     SINGLE_FINAL_RSTD,
     SINGLE_FINAL_MEAN,
     SINGLE_DELTA,  // [tokens, hidden] a block's output before it joins the residual stream
-    SINGLE_WIDE,   // [tokens, max(ffn, heads head_dim)] gradient of the activation, then of the attention's output
+    SINGLE_WIDE,   // [tokens, max(ffn, heads head_dim)] gradient of the activation, then of the
+                   // attention's output
     SINGLE_LOSS,   // FP32 [tokens]
     SINGLE_LOGITS, // FP32 [chunk, vocab padded]; the gradient overlays it
     SINGLE_COSINE, // FP32 [context, head_dim / 2]
@@ -93,7 +98,8 @@ struct rank_workspace {
     uint64_t products_bytes, kernels_bytes;
 };
 
-// Which buffer of the plan is what; -1: this run has none. Activations that are not kept, and flows, share buffers.
+// Which buffer of the plan is what; -1: this run has none. Activations that are not kept, and
+// flows, share buffers.
 struct rank_buffers {
     int single[SINGLE_COUNT];
     int activation[MODEL_MAX_LAYERS][ACT_COUNT];
@@ -101,8 +107,8 @@ struct rank_buffers {
     int *packed_forward, *packed_backward; // [params]
 };
 
-// First element of each param in the flat buffers (64-element aligned) and, behind the last, the total. `out` has room for
-// param_count + 1.
+// First element of each param in the flat buffers (64-element aligned) and, behind the last, the
+// total. `out` has room for param_count + 1.
 void rank_param_offsets(const struct model *model, int64_t *out);
 // Blocks of DEVICE_NORM_BLOCK (4096) elements of a param, counted from its own first element.
 int64_t rank_norm_blocks(const struct param *param);

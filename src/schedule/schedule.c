@@ -92,7 +92,8 @@ int schedule_validate(const struct schedule *schedule, int micro_batches, struct
 }
 
 bool schedule_ascending(const struct schedule *schedule) {
-    // A parameter's gradients come from whole backwards or from weight halves; norms and the like from input halves.
+    // A parameter's gradients come from whole backwards or from weight halves; norms and the like
+    // from input halves.
     static const enum action_kind halves[2] = {ACTION_BACKWARD_INPUT, ACTION_BACKWARD_WEIGHT};
     for (int h = 0; h < 2; h++)
         for (int i = 0; i < schedule->count; i++)
