@@ -69,9 +69,11 @@ void checkpoint_close(struct checkpoint *c);
 const char *checkpoint_path(const struct checkpoint *c);
 const struct checkpoint_state *checkpoint_state(const struct checkpoint *c); // lives as long as `c`
 const struct model_config *checkpoint_model(const struct checkpoint *c);
-// Tensor by name as stored (data points into the read-only file map), or NULL.
+// Tensors as stored, by name, described only (`data` is NULL); find: NULL when there is none.
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name);
 const struct tensor *checkpoint_tensors(const struct checkpoint *c, int *count);
+// Reads one whole tensor; values that are not finite are refused (name and index).
+int checkpoint_read(const struct checkpoint *c, const char *name, void *out, struct err *err);
 
 // Copies the stored values into tensors[i].data (same name, type and shape). Every tensor asked for
 // must be there, and every stored one must be asked for: differences are listed by name. Values

@@ -16,38 +16,55 @@ struct checkpoint {
     struct safetensors *parts;
     int parts_open;
     struct tensor *tensors; // of all parts, by name
+    struct place *places;   // where each of them lies
     int count;
 };
 
+struct place {
+    const struct tensor *tensor; // in its part's list
+    int part, index;
+};
+
 static int by_name(const void *a, const void *b) {
-    return strcmp(((const struct tensor *)a)->name, ((const struct tensor *)b)->name);
+    return strcmp(((const struct place *)a)->tensor->name, ((const struct place *)b)->tensor->name);
 }
 
-// Sizes and hashes of all files, the latter side by side: reading is what takes the time.
+// Reads a whole file once, in pieces, and compares size and hash with the manifest's.
+static int verify_part(const struct safetensors *part, const struct manifest_part *expected,
+                       struct err *err) {
+    enum { PIECE = 1 << 20 };
+    if (part->file_bytes != expected->bytes)
+        return err_set(err, ERR_DATA,
+                       "%s: %" PRIu64 " bytes, but the manifest says %" PRIu64
+                       "; the file is truncated or was changed",
+                       part->path, part->file_bytes, expected->bytes);
+    char *piece = malloc(PIECE);
+    if (!piece) return err_set(err, ERR_MEMORY, "%s: no memory", part->path);
+    struct hash_stream hash;
+    hash_begin(&hash);
+    int result = 0;
+    for (uint64_t at = 0; at < expected->bytes && result == 0; at += PIECE) {
+        uint64_t now = expected->bytes - at < PIECE ? expected->bytes - at : PIECE;
+        result = safetensors_read_file(part, at, now, piece, err);
+        if (result == 0) hash_put(&hash, piece, (size_t)now);
+    }
+    free(piece);
+    if (result == 0 && hash_end(&hash) != expected->hash)
+        return err_set(
+            err, ERR_DATA,
+            "%s: the content does not have the hash that the manifest names; the file is damaged",
+            part->path);
+    return result;
+}
+
+// All files side by side: reading is what takes the time.
 static int verify_files(const struct checkpoint *c, struct err *err) {
-    int count = c->manifest.part_count, failed = 0;
+    int failed = 0;
     struct err first = {0};
 #pragma omp parallel for schedule(dynamic, 1)
-    for (int i = 0; i < count; i++) {
-        const struct manifest_part *part = &c->manifest.parts[i];
-        char path[CHECKPOINT_PATH_BYTES];
+    for (int i = 0; i < c->parts_open; i++) {
         struct err mine = {0};
-        struct file_map map = {0};
-        if (file_join(path, sizeof path, c->path, part->name, &mine) == 0 &&
-            file_map_open(&map, path, &mine) == 0) {
-            if (map.size != part->bytes)
-                err_set(&mine, ERR_DATA,
-                        "%s: %zu bytes, but the manifest says %" PRIu64
-                        "; the file is truncated or was changed",
-                        path, map.size, part->bytes);
-            else if (hash_bytes(map.data, map.size) != part->hash)
-                err_set(&mine, ERR_DATA,
-                        "%s: the content does not have the hash that the manifest names; the file "
-                        "is damaged",
-                        path);
-            file_map_close(&map);
-        }
-        if (mine.kind == ERR_NONE) continue;
+        if (verify_part(&c->parts[i], &c->manifest.parts[i], &mine) == 0) continue;
 #pragma omp critical(checkpoint_verify)
         if (!failed) {
             failed = 1;
@@ -70,15 +87,19 @@ static int open_parts(struct checkpoint *c, struct err *err) {
         total += c->parts[i].count;
     }
     c->tensors = calloc((size_t)total + 1, sizeof *c->tensors);
-    if (!c->tensors)
+    c->places = calloc((size_t)total + 1, sizeof *c->places);
+    if (!c->tensors || !c->places)
         return err_set(err, ERR_MEMORY, "%s: no memory for %d tensors", c->path, total);
     for (int i = 0; i < count; i++)
-        for (int k = 0; k < c->parts[i].count; k++) c->tensors[c->count++] = c->parts[i].tensors[k];
-    qsort(c->tensors, (size_t)c->count, sizeof *c->tensors, by_name);
-    for (int i = 1; i < c->count; i++)
-        if (strcmp(c->tensors[i - 1].name, c->tensors[i].name) == 0)
+        for (int k = 0; k < c->parts[i].count; k++)
+            c->places[c->count++] = (struct place){&c->parts[i].tensors[k], i, k};
+    qsort(c->places, (size_t)c->count, sizeof *c->places, by_name);
+    for (int i = 0; i < c->count; i++) {
+        c->tensors[i] = *c->places[i].tensor;
+        if (i > 0 && strcmp(c->tensors[i - 1].name, c->tensors[i].name) == 0)
             return err_set(err, ERR_DATA, "%s: tensor %s is in two parts", c->path,
                            c->tensors[i].name);
+    }
     return 0;
 }
 
@@ -90,8 +111,8 @@ int checkpoint_open(const char *path, struct checkpoint **out, struct err *err) 
         err_set(err, ERR_IO, "path too long: %.100s...", path);
     else
         result = manifest_read(strcpy(c->path, path), &c->manifest, err);
-    if (result == 0) result = verify_files(c, err);
     if (result == 0) result = open_parts(c, err);
+    if (result == 0) result = verify_files(c, err);
     if (result != 0) {
         checkpoint_close(c);
         return -1;
@@ -105,6 +126,7 @@ void checkpoint_close(struct checkpoint *c) {
     for (int i = 0; i < c->parts_open; i++) safetensors_close(&c->parts[i]);
     free(c->parts);
     free(c->tensors);
+    free(c->places);
     manifest_free(&c->manifest);
     free(c);
 }
@@ -123,11 +145,41 @@ const struct tensor *checkpoint_tensors(const struct checkpoint *c, int *count) 
     return c->tensors;
 }
 
+// Index in the list by name, or -1.
+static int find(const struct checkpoint *c, const char *name) {
+    int low = 0, high = c->count - 1;
+    while (low <= high) {
+        int middle = (low + high) / 2, order = strcmp(c->tensors[middle].name, name);
+        if (order == 0) return middle;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle - 1;
+    }
+    return -1;
+}
+
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name) {
-    struct tensor key = {0};
-    snprintf(key.name, sizeof key.name, "%s", name);
-    return c->count ? bsearch(&key, c->tensors, (size_t)c->count, sizeof *c->tensors, by_name)
-                    : NULL;
+    int index = find(c, name);
+    return index < 0 ? NULL : &c->tensors[index];
+}
+
+int checkpoint_read(const struct checkpoint *c, const char *name, void *out, struct err *err) {
+    int index = find(c, name);
+    if (index < 0) return err_set(err, ERR_DATA, "%s: there is no tensor %s", c->path, name);
+    const struct place *place = &c->places[index];
+    const struct tensor *t = &c->tensors[index];
+    if (safetensors_read(&c->parts[place->part], place->index, 0,
+                         safetensors_bytes(&c->parts[place->part], place->index), out, err) != 0)
+        return -1;
+    int64_t bad = safetensors_is_floating(t->type)
+                      ? safetensors_not_finite(out, t->type, tensor_elements(t))
+                      : -1;
+    if (bad < 0) return 0;
+    return err_set(err, ERR_DATA,
+                   "%s: tensor %s holds a value that is not finite at index %" PRId64
+                   "; go back to an earlier checkpoint",
+                   c->path, name, bad);
 }
 
 static void put_shape(struct text *out, const struct tensor *t) {
@@ -187,27 +239,16 @@ int checkpoint_load(const struct checkpoint *c, const struct tensor *tensors, in
                     struct err *err) {
     if (compare(c, tensors, count, err) != 0) return -1;
     int bad = count; // the first faulty tensor, whatever thread met it
-    int64_t bad_index = -1;
+    struct err why = {0};
 #pragma omp parallel for schedule(dynamic, 1)
     for (int i = 0; i < count; i++) {
-        const struct tensor *stored = checkpoint_find(c, tensors[i].name);
-        bool floating = stored->type == DTYPE_F32 || stored->type == DTYPE_BF16 ||
-                        stored->type == DTYPE_F16 || stored->type == DTYPE_F64;
-        int64_t index = floating ? safetensors_not_finite(stored) : -1;
-        if (index < 0) {
-            if (tensor_bytes(stored) > 0)
-                memcpy(tensors[i].data, stored->data, tensor_bytes(stored));
-            continue;
-        }
+        struct err mine = {0};
+        if (checkpoint_read(c, tensors[i].name, tensors[i].data, &mine) == 0) continue;
 #pragma omp critical(checkpoint_load)
         if (i < bad) {
             bad = i;
-            bad_index = index;
+            why = mine;
         }
     }
-    if (bad == count) return 0;
-    return err_set(err, ERR_DATA,
-                   "%s: tensor %s holds a value that is not finite at index %" PRId64
-                   "; go back to an earlier checkpoint",
-                   c->path, tensors[bad].name, bad_index);
+    return bad == count ? 0 : err_set(err, why.kind, "%s", why.text);
 }

@@ -14,23 +14,35 @@
 enum { SAFETENSORS_LARGEST_HEADER = 100 * 1000 * 1000 };
 
 struct safetensors {
-    struct file_map map;
+    int fd;
+    char *path;
+    uint64_t file_bytes;
     json_t *metadata;       // object of strings, or NULL
-    struct tensor *tensors; // ascending by offset; `data` lies in the map and may be unaligned
+    struct tensor *tensors; // ascending by offset, described only (`data` is NULL)
+    uint64_t *offsets;      // where the data of each begins in the file
     int count;
 };
 
-// Types that this program has no name for (BOOL, FP8, ...) are listed with type DTYPE_COUNT and no
-// data.
+// Types that this program has no name for (BOOL, FP8, ...) are listed with type DTYPE_COUNT.
 int safetensors_open(const char *path, struct safetensors *out, struct err *err);
 void safetensors_close(struct safetensors *st);
-const struct tensor *safetensors_find(const struct safetensors *st, const char *name);
+int safetensors_find(const struct safetensors *st, const char *name); // index or -1
+uint64_t safetensors_bytes(const struct safetensors *st,
+                           int tensor); // of its data, whatever the type
 
-// Converts `count` elements from `first` on to FP32, whatever the alignment. The type must be a
-// floating one.
-void safetensors_to_float(const struct tensor *t, int64_t first, int64_t count, float *out);
-// Index of the first element that is Inf or NaN, or -1.
-int64_t safetensors_not_finite(const struct tensor *t);
+// Bytes of the file as it is.
+int safetensors_read_file(const struct safetensors *st, uint64_t first, uint64_t bytes, void *out,
+                          struct err *err);
+// `bytes` of a tensor's data from byte `first` on, as stored. Any number of threads may read.
+int safetensors_read(const struct safetensors *st, int tensor, uint64_t first, uint64_t bytes,
+                     void *out, struct err *err);
+// `count` elements from `first` on, converted to FP32. The tensor's type must be a floating one.
+int safetensors_read_floats(const struct safetensors *st, int tensor, int64_t first, int64_t count,
+                            float *out, struct err *err);
+
+bool safetensors_is_floating(enum dtype type); // F64, F32, BF16, F16
+// Index of the first of `count` elements of a floating type that is Inf or NaN, or -1.
+int64_t safetensors_not_finite(const void *data, enum dtype type, int64_t count);
 
 struct safetensors_writer {
     struct file_writer file;

@@ -1,10 +1,14 @@
 // Reading safetensors; see safetensors.h. Every number of the header is checked before it is used,
 // in 64 bits.
 #include "checkpoint/safetensors.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const struct type_name {
     const char *name;
@@ -154,114 +158,182 @@ static int read_metadata(json_t *value, const char *path, struct safetensors *st
     return 0;
 }
 
-static int read_header(json_t *header, const char *path, const unsigned char *data,
-                       uint64_t data_bytes, struct safetensors *st, struct err *err) {
+static int read_header(json_t *header, uint64_t data_begin, struct safetensors *st,
+                       struct err *err) {
     if (!json_is_object(header))
-        return err_set(err, ERR_DATA, "%s: the header is not an object", path);
+        return err_set(err, ERR_DATA, "%s: the header is not an object", st->path);
     size_t most = json_object_size(header), count = 0;
+    uint64_t data_bytes = st->file_bytes - data_begin;
     struct entry *list = calloc(most + 1, sizeof *list);
-    if (!list) return err_set(err, ERR_MEMORY, "%s: no memory for %zu tensors", path, most);
+    if (!list) return err_set(err, ERR_MEMORY, "%s: no memory for %zu tensors", st->path, most);
     int result = 0;
     const char *key;
     json_t *value;
     json_object_foreach(header, key, value) {
         if (strcmp(key, "__metadata__") == 0)
-            result = read_metadata(value, path, st, err);
+            result = read_metadata(value, st->path, st, err);
         else
-            result = read_entry(value, path, key, data_bytes, &list[count++], err);
+            result = read_entry(value, st->path, key, data_bytes, &list[count++], err);
         if (result != 0) break;
     }
     if (result == 0) {
         qsort(list, count, sizeof *list, by_offset);
-        result = check_layout(list, count, path, data_bytes, err);
+        result = check_layout(list, count, st->path, data_bytes, err);
     }
-    if (result == 0 && !(st->tensors = calloc(count + 1, sizeof *st->tensors)))
-        result = err_set(err, ERR_MEMORY, "%s: no memory for %zu tensors", path, count);
+    if (result == 0) {
+        st->tensors = calloc(count + 1, sizeof *st->tensors);
+        st->offsets = calloc(count + 1, sizeof *st->offsets);
+        if (!st->tensors || !st->offsets)
+            result = err_set(err, ERR_MEMORY, "%s: no memory for %zu tensors", st->path, count);
+    }
     for (size_t i = 0; result == 0 && i < count; i++) {
         st->tensors[i] = list[i].tensor;
-        if (list[i].tensor.type != DTYPE_COUNT)
-            st->tensors[i].data = (void *)(uintptr_t)(data + list[i].begin);
+        st->offsets[i] = data_begin + list[i].begin;
         st->count = (int)(i + 1);
     }
+    if (result == 0) st->offsets[count] = st->file_bytes;
     free(list);
     return result;
 }
 
-int safetensors_open(const char *path, struct safetensors *out, struct err *err) {
-    struct safetensors st = {0};
-    if (file_map_open(&st.map, path, err) != 0) return -1;
+int safetensors_read_file(const struct safetensors *st, uint64_t offset, uint64_t bytes, void *out,
+                          struct err *err) {
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t got = pread(st->fd, (char *)out + done, bytes - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0)
+            return err_set_errno(err, "%s: read failed at byte %" PRIu64, st->path, offset + done);
+        if (got == 0)
+            return err_set(err, ERR_DATA,
+                           "%s: ends at byte %" PRIu64 " while it is read; somebody truncated it",
+                           st->path, offset + done);
+        done += (uint64_t)got;
+    }
+    return 0;
+}
+
+static int open_file(const char *path, struct safetensors *st, struct err *err) {
+    struct stat status;
+    st->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (st->fd < 0) return err_set_errno(err, "%s: cannot open for reading", path);
+    if (fstat(st->fd, &status) != 0) return err_set_errno(err, "%s: cannot look at the file", path);
+    if (!S_ISREG(status.st_mode)) return err_set(err, ERR_IO, "%s: expected a file", path);
+    st->file_bytes = (uint64_t)status.st_size;
+    st->path = strdup(path);
+    return st->path ? 0 : err_set(err, ERR_MEMORY, "%s: no memory", path);
+}
+
+static int read_all(struct safetensors *st, struct err *err) {
+    unsigned char length[8];
     uint64_t header_bytes = 0;
-    json_t *header = NULL;
-    int result = -1;
-    if (st.map.size < 8) {
-        err_set(err, ERR_DATA,
-                "%s: %zu bytes are too short for a safetensors file; it is truncated or of another "
-                "kind",
-                path, st.map.size);
-        goto done;
-    }
-    for (int i = 7; i >= 0; i--) header_bytes = header_bytes << 8 | st.map.data[i];
-    if (header_bytes > SAFETENSORS_LARGEST_HEADER || header_bytes > st.map.size - 8) {
-        err_set(err, ERR_DATA,
-                "%s: the header's length is given as %" PRIu64
-                " bytes in a file of %zu; it is truncated or no safetensors file",
-                path, header_bytes, st.map.size);
-        goto done;
-    }
-    header = json_parse((const char *)st.map.data + 8, (size_t)header_bytes, path, err);
-    if (header)
-        result = read_header(header, path, st.map.data + 8 + header_bytes,
-                             st.map.size - 8 - header_bytes, &st, err);
-done:
+    if (st->file_bytes < 8)
+        return err_set(
+            err, ERR_DATA,
+            "%s: %" PRIu64
+            " bytes are too short for a safetensors file; it is truncated or of another kind",
+            st->path, st->file_bytes);
+    if (safetensors_read_file(st, 0, 8, length, err) != 0) return -1;
+    for (int i = 7; i >= 0; i--) header_bytes = header_bytes << 8 | length[i];
+    if (header_bytes > SAFETENSORS_LARGEST_HEADER || header_bytes > st->file_bytes - 8)
+        return err_set(err, ERR_DATA,
+                       "%s: the header's length is given as %" PRIu64 " bytes in a file of %" PRIu64
+                       "; it is truncated or no safetensors file",
+                       st->path, header_bytes, st->file_bytes);
+    char *text = malloc((size_t)header_bytes + 1);
+    if (!text)
+        return err_set(err, ERR_MEMORY, "%s: no memory for a header of %" PRIu64 " bytes", st->path,
+                       header_bytes);
+    int result = safetensors_read_file(st, 8, header_bytes, text, err);
+    json_t *header = result == 0 ? json_parse(text, (size_t)header_bytes, st->path, err) : NULL;
+    free(text);
+    if (!header) return -1;
+    result = read_header(header, 8 + header_bytes, st, err);
     json_decref(header);
-    if (result != 0)
-        safetensors_close(&st);
-    else
-        *out = st;
     return result;
 }
 
+int safetensors_open(const char *path, struct safetensors *out, struct err *err) {
+    struct safetensors st = {.fd = -1};
+    if (open_file(path, &st, err) != 0 || read_all(&st, err) != 0) {
+        safetensors_close(&st);
+        return -1;
+    }
+    *out = st;
+    return 0;
+}
+
 void safetensors_close(struct safetensors *st) {
+    if (st->fd >= 0) close(st->fd);
     json_decref(st->metadata);
+    free(st->path);
     free(st->tensors);
-    file_map_close(&st->map);
-    *st = (struct safetensors){0};
+    free(st->offsets);
+    *st = (struct safetensors){.fd = -1};
 }
 
-const struct tensor *safetensors_find(const struct safetensors *st, const char *name) {
+int safetensors_find(const struct safetensors *st, const char *name) {
     for (int i = 0; i < st->count; i++)
-        if (strcmp(st->tensors[i].name, name) == 0) return &st->tensors[i];
-    return NULL;
+        if (strcmp(st->tensors[i].name, name) == 0) return i;
+    return -1;
 }
 
-enum { PIECE = 4096 };
+uint64_t safetensors_bytes(const struct safetensors *st, int tensor) {
+    return st->offsets[tensor + 1] - st->offsets[tensor];
+}
 
-void safetensors_to_float(const struct tensor *t, int64_t first, int64_t count, float *out) {
-    size_t bytes = dtype_bytes(t->type);
-    const unsigned char *from = (const unsigned char *)t->data + (uint64_t)first * bytes;
-    if ((uintptr_t)from % bytes == 0) {
-        dtype_convert(out, DTYPE_F32, from, t->type, (size_t)count);
-        return;
-    }
-    double aligned[PIECE]; // for the largest type
-    for (int64_t i = 0; i < count; i += PIECE) {
+int safetensors_read(const struct safetensors *st, int tensor, uint64_t first, uint64_t bytes,
+                     void *out, struct err *err) {
+    return safetensors_read_file(st, st->offsets[tensor] + first, bytes, out, err);
+}
+
+enum { PIECE = 1 << 16 };
+
+int safetensors_read_floats(const struct safetensors *st, int tensor, int64_t first, int64_t count,
+                            float *out, struct err *err) {
+    enum dtype type = st->tensors[tensor].type;
+    size_t bytes = dtype_bytes(type);
+    if (type == DTYPE_F32)
+        return safetensors_read(st, tensor, (uint64_t)first * 4, (uint64_t)count * 4, out, err);
+    void *piece = malloc(PIECE * bytes);
+    if (!piece) return err_set(err, ERR_MEMORY, "%s: no memory", st->path);
+    int result = 0;
+    for (int64_t i = 0; i < count && result == 0; i += PIECE) {
         size_t now = (size_t)(count - i < PIECE ? count - i : PIECE);
-        memcpy(aligned, from + (uint64_t)i * bytes, now * bytes);
-        dtype_convert(out + i, DTYPE_F32, aligned, t->type, now);
+        result =
+            safetensors_read(st, tensor, (uint64_t)(first + i) * bytes, now * bytes, piece, err);
+        if (result == 0) dtype_convert(out + i, DTYPE_F32, piece, type, now);
     }
+    free(piece);
+    return result;
 }
 
-int64_t safetensors_not_finite(const struct tensor *t) {
-    float piece[PIECE];
-    int64_t count = tensor_elements(t);
-    for (int64_t i = 0; i < count; i += PIECE) {
-        int64_t now = count - i < PIECE ? count - i : PIECE;
-        safetensors_to_float(t, i, now, piece);
-        // x - x is 0 for finite values, else NaN; the sum lets the compiler work on whole vectors
-        uint32_t bad = 0;
-        for (int64_t k = 0; k < now; k++) bad |= !(piece[k] - piece[k] == 0.0f);
-        for (int64_t k = 0; bad && k < now; k++)
-            if (!isfinite(piece[k])) return i + k;
+bool safetensors_is_floating(enum dtype type) {
+    return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16 || type == DTYPE_F64;
+}
+
+// x - x is 0 for finite values, else NaN; looking at blocks lets the compiler work on whole
+// vectors.
+static int64_t first_not_finite(const float *x, int64_t count) {
+    enum { BLOCK = 1024 };
+    for (int64_t i = 0; i < count; i += BLOCK) {
+        int64_t end = count - i < BLOCK ? count : i + BLOCK;
+        unsigned bad = 0;
+        for (int64_t k = i; k < end; k++) bad |= !(x[k] - x[k] == 0.0f);
+        for (int64_t k = i; bad && k < end; k++)
+            if (!isfinite(x[k])) return k;
+    }
+    return -1;
+}
+
+int64_t safetensors_not_finite(const void *data, enum dtype type, int64_t count) {
+    if (type == DTYPE_F32) return first_not_finite(data, count);
+    float piece[1024];
+    for (int64_t i = 0; i < count; i += 1024) {
+        int64_t now = count - i < 1024 ? count - i : 1024;
+        dtype_convert(piece, DTYPE_F32, (const char *)data + (size_t)i * dtype_bytes(type), type,
+                      (size_t)now);
+        int64_t at = first_not_finite(piece, now);
+        if (at >= 0) return i + at;
     }
     return -1;
 }
