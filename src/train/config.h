@@ -38,6 +38,8 @@ struct train_config {
     char train_sets[CONFIG_LIST_BYTES], weights[CONFIG_LIST_BYTES];
     char validation_sets[CONFIG_LIST_BYTES];
     char tokenizer[CONFIG_TEXT_BYTES];
+    uint32_t tokenizer_vocab;       // of the tokenizer; 0: not loaded yet
+    uint64_t tokenizer_fingerprint; // 0: not loaded, shards of any tokenizer are taken
     int context;
     enum loader_mode mode;
     enum config_switch document_mask, reset_positions;
@@ -87,8 +89,8 @@ int config_load(struct train_config *config, const char *path, char *const *word
 // The same from text (a resolved configuration out of a checkpoint); `name` stands for the file.
 int config_load_text(struct train_config *config, const char *text, size_t bytes, const char *name,
                      struct err *err);
-// What only a training run needs: data sets, readable paths.
-int config_check_run(const struct train_config *config, struct err *err);
+// What only a training run needs: data sets, and a tokenizer that fits the model.
+int config_check_run(struct train_config *config, struct err *err);
 
 // All values as YAML; with `origins` a comment behind each. -1 when memory is short.
 int config_print(const struct train_config *config, bool origins, struct text *out);

@@ -1,7 +1,5 @@
 // Checks between keys, in the user's words and with values that would do; and what the rooms below
 // get from a configuration. See config.h.
-#include "base/file.h"
-#include "data/tokenizer.h"
 #include "train/config_table.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,7 +130,7 @@ int config_cross_check(struct train_config *config, struct err *err) {
     return 0;
 }
 
-int config_check_run(const struct train_config *config, struct err *err) {
+int config_check_run(struct train_config *config, struct err *err) {
     char place[1200];
     if (!config->train_sets[0])
         return err_set(
@@ -142,13 +140,8 @@ int config_check_run(const struct train_config *config, struct err *err) {
     if (config->eval_every > 0 && !config->validation_sets[0])
         return err_set(err, ERR_USAGE, "%s: eval.every is given, but data.validation is not",
                        config_place(config, CONFIG_OPTION(eval_every), place));
-    if (!config->tokenizer[0]) return 0;
-    struct tokenizer *tokenizer = tokenizer_load(config->tokenizer, err);
-    if (!tokenizer)
-        return err_context(err, "%s: data.tokenizer",
-                           config_place(config, CONFIG_OPTION(tokenizer), place));
-    uint32_t vocab = tokenizer_vocab_size(tokenizer);
-    tokenizer_free(tokenizer);
+    if (config_read_tokenizer(config, err) != 0) return -1;
+    uint32_t vocab = config->tokenizer_vocab;
     if (vocab > (uint32_t)config->model.vocab)
         return err_set(
             err, ERR_USAGE,
@@ -196,6 +189,7 @@ int config_loader(const struct train_config *c, bool validation, int batch,
         .readers = validation ? 1 : c->readers,
         .steps_ahead = validation ? 1 : c->steps_ahead,
         .vocab = c->model.vocab,
+        .tokenizer_fingerprint = c->tokenizer_fingerprint,
         .cache_folder = c->cache_folder[0] && !validation ? c->cache_folder : NULL,
         .cache_bytes = c->cache_bytes,
         .ranks = 1,

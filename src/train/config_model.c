@@ -20,7 +20,7 @@ static int base_from_folder(struct train_config *config, struct err *err) {
     return 0;
 }
 
-static void windows_as_text(struct train_config *config) {
+void config_model_lists(struct train_config *config) {
     const struct model_config *m = &config->model;
     bool same = true;
     for (int i = 1; i < m->layers; i++) same = same && m->layer_window[i] == m->layer_window[0];
@@ -65,7 +65,7 @@ int config_model_base(struct train_config *config, struct err *err) {
         return err_set(err, ERR_USAGE,
                        "model.family is %s, but %s gives a model of the other family",
                        family == FAMILY_GPT2 ? "gpt2" : "llama", reason);
-    windows_as_text(config);
+    config_model_lists(config);
     for (int i = 0; i < config_option_count; i++)
         if (is_model_key(i) && !config_is_set(config, i) && i != CONFIG_OPTION(preset) &&
             i != CONFIG_OPTION(from))
@@ -73,14 +73,24 @@ int config_model_base(struct train_config *config, struct err *err) {
     return 0;
 }
 
-static int vocab_from_tokenizer(struct train_config *config, struct err *err) {
-    if (!config->tokenizer[0]) return 0;
+int config_read_tokenizer(struct train_config *config, struct err *err) {
+    if (!config->tokenizer[0] || config->tokenizer_vocab > 0) return 0;
+    char place[1200];
     struct tokenizer *tokenizer = tokenizer_load(config->tokenizer, err);
-    if (!tokenizer) return err_context(err, "data.tokenizer");
-    config->model.vocab = (int)tokenizer_vocab_size(tokenizer);
+    if (!tokenizer)
+        return err_context(err, "%s: data.tokenizer",
+                           config_place(config, CONFIG_OPTION(tokenizer), place));
+    config->tokenizer_vocab = tokenizer_vocab_size(tokenizer);
+    config->tokenizer_fingerprint = tokenizer_fingerprint(tokenizer);
+    tokenizer_free(tokenizer);
+    return 0;
+}
+
+static int vocab_from_tokenizer(struct train_config *config, struct err *err) {
+    if (config_read_tokenizer(config, err) != 0) return -1;
+    config->model.vocab = (int)config->tokenizer_vocab;
     config->origin[CONFIG_OPTION(model.vocab)] =
         (struct config_origin){SOURCE_DERIVED, 0, "data.tokenizer"};
-    tokenizer_free(tokenizer);
     return 0;
 }
 
@@ -142,7 +152,7 @@ static int windows(struct train_config *config, struct err *err) {
                            MODEL_MAX_STOPS);
         m->stop_ids[m->stop_count++] = (int32_t)strtol(at, &at, 10);
     }
-    windows_as_text(config);
+    config_model_lists(config);
     return 0;
 }
 

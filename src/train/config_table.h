@@ -53,6 +53,10 @@ const char *config_place(const struct train_config *config, int option, char out
 // and what follows from the rest afterwards.
 int config_model_base(struct train_config *config, struct err *err);
 int config_model_finish(struct train_config *config, struct err *err);
+// model.window and model.stops as text, from the model.
+void config_model_lists(struct train_config *config);
+// Loads data.tokenizer, if given and not loaded yet, for its vocabulary and fingerprint.
+int config_read_tokenizer(struct train_config *config, struct err *err);
 // Checks between keys.
 int config_cross_check(struct train_config *config, struct err *err);
 

@@ -1,0 +1,124 @@
+// weft train: a configuration becomes a run. Ctrl-C and SIGTERM finish the step and save.
+#include "cli/cli.h"
+#include "train/config.h"
+#include "train/run.h"
+#include <math.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char usage[] =
+    "usage: weft train CONFIG.yaml [key=value ...] [--dry-run] [--json]\n"
+    "\n"
+    "Trains the model that the configuration describes (\"weft config\" documents the keys) and\n"
+    "leaves configuration, metrics.jsonl, TensorBoard events and checkpoints in train.folder. A\n"
+    "folder with a checkpoint is gone on with.\n"
+    "\n"
+    "  --dry-run   checks the configuration and prints it as it resolves\n"
+    "  --json      prints the result as one JSON object\n"
+    "\n"
+    "Ctrl-C finishes the step, saves and exits with 130; a second one exits at once.\n";
+
+static volatile sig_atomic_t stop;
+
+static void on_signal(int number) {
+    (void)number;
+    static const char text[] = "\nfinishing the step and saving; once more to exit at once\n";
+    if (stop) _exit(130);
+    stop = 1;
+    ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)ignored;
+}
+
+static void catch_signals(void) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    // a file larger than its limit is an error of write like any other, not the end of the process
+    action.sa_handler = SIG_IGN;
+    sigaction(SIGXFSZ, &action, NULL);
+}
+
+static void print_number(const char *name, double value) {
+    if (isfinite(value))
+        printf(",\"%s\":%.9g", name, value);
+    else
+        printf(",\"%s\":null", name);
+}
+
+static void print_result(const struct run_result *r, bool json) {
+    if (!json) {
+        printf("step %lld, loss %.4f", (long long)r->step, r->loss);
+        if (isfinite(r->validation_loss)) printf(", validation loss %.4f", r->validation_loss);
+        printf("\n");
+        return;
+    }
+    printf("{\"step\":%lld,\"resumed_from\":%lld", (long long)r->step, (long long)r->resumed_from);
+    print_number("loss", r->loss);
+    print_number("validation_loss", r->validation_loss);
+    print_number("start_seconds", r->start_seconds);
+    printf(",\"planned_bytes\":%llu,\"allocated_bytes\":%llu,\"peak_resident_bytes\":%llu}\n",
+           (unsigned long long)r->planned_bytes, (unsigned long long)r->allocated_bytes,
+           (unsigned long long)r->peak_resident_bytes);
+}
+
+static int dry_run(struct train_config *config, struct err *err) {
+    struct text out = {0};
+    if (config_check_run(config, err) != 0) return cli_fail(err);
+    if (config_print(config, true, &out) == 0) fwrite(out.data, 1, out.size, stdout);
+    text_free(&out);
+    return 0;
+}
+
+int verb_train(int argc, char **argv) {
+    struct err err = {0};
+    const char *path = NULL;
+    bool dry = false, json = false;
+    int words = 0;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            fputs(usage, stdout);
+            return 0;
+        }
+        if (strcmp(argv[i], "--dry-run") == 0) {
+            dry = true;
+        } else if (strcmp(argv[i], "--json") == 0) {
+            json = true;
+        } else if (argv[i][0] == '-' || (path && !strchr(argv[i], '='))) {
+            fprintf(stderr, "weft: train: unexpected \"%s\"\n%s", argv[i], usage);
+            return 2;
+        } else if (!path && !strchr(argv[i], '=')) {
+            path = argv[i];
+        } else {
+            argv[words++] = argv[i];
+        }
+    }
+    if (!path) {
+        fprintf(stderr, "weft: train: a configuration is needed\n%s", usage);
+        return 2;
+    }
+    struct train_config *config = calloc(1, sizeof *config);
+    struct run_result result;
+    struct run_control control = {.stop = &stop};
+    int status;
+    catch_signals();
+    if (!config) {
+        err_set(&err, ERR_MEMORY, "no memory for the configuration");
+        status = cli_fail(&err);
+    } else if (config_load(config, path, argv, words, &err) != 0) {
+        status = cli_fail(&err);
+    } else if (dry) {
+        status = dry_run(config, &err);
+    } else if (train_run(config, &control, &result, &err) != 0) {
+        status = cli_fail(&err);
+    } else {
+        print_result(&result, json);
+        status = 0;
+    }
+    free(config);
+    return status;
+}

@@ -1,0 +1,32 @@
+// A training run: opens everything, resumes from the newest valid checkpoint of its folder, walks
+// the steps, evaluates, saves, and leaves the run folder:
+//
+//   RUN/config.yaml         the resolved configuration
+//   RUN/metrics.jsonl       a line per step and per event
+//   RUN/events.out.*        TensorBoard
+//   RUN/tokenizer.json ...  the tokenizer's files, when data.tokenizer is given
+//   RUN/checkpoints/        see checkpoint/checkpoint.h
+//   RUN/lock                held while a process trains here
+//
+// What is reported goes to base/log.h.
+#pragma once
+#include "base/error.h"
+#include "train/config.h"
+#include <signal.h>
+#include <stdint.h>
+
+struct run_control {
+    const volatile sig_atomic_t *stop; // not 0: finish the step, save, return ERR_INTERRUPT
+};
+
+struct run_result {
+    int64_t step;           // last one done
+    int64_t resumed_from;   // 0: from the beginning
+    double loss;            // of the last step
+    double validation_loss; // NaN: not evaluated
+    double start_seconds;   // from exec to the beginning of the first step
+    uint64_t planned_bytes, allocated_bytes, peak_resident_bytes;
+};
+
+int train_run(struct train_config *config, const struct run_control *control,
+              struct run_result *result, struct err *err);

@@ -1,0 +1,49 @@
+// Loss on the validation sets, in file order, each sample once. See run_parts.h.
+#include "base/clock.h"
+#include "base/log.h"
+#include "train/run_parts.h"
+#include <math.h>
+#include <stdio.h>
+
+int run_evaluate(struct run *run, struct err *err) {
+    const struct train_config *c = run->config;
+    int64_t all = (int64_t)loader_samples_per_epoch(run->validation) / c->micro_batch;
+    int64_t wanted = c->eval_batches > 0 && c->eval_batches < all ? c->eval_batches : all;
+    if (wanted == 0) wanted = 1; // a set smaller than a micro-batch is read more than once
+    double begin = record_begin(&run->lane), sum = 0, start = clock_seconds();
+    int64_t counted = 0;
+    for (int64_t i = 0; i < wanted && !run_is_stopped(run); i++) {
+        struct batch *const *batches;
+        double loss;
+        int64_t targets;
+        if (loader_step(run->validation, (uint64_t)(i * c->micro_batch), &batches, err) != 0 ||
+            engine_evaluate(run->engine, batches[0], &loss, &targets, NULL, err) != 0)
+            return -1;
+        sum += loss;
+        counted += targets;
+    }
+    record_end(&run->lane, RECORD_EVALUATE, "evaluate", run->step, begin);
+    if (run_is_stopped(run) || counted == 0) return 0; // half an evaluation is none
+    double loss = sum / (double)counted, seconds = clock_seconds() - start;
+    double bytes = (double)loader_text_bytes(run->validation);
+    double bits = bytes > 0 ? loss / log(2) * (double)loader_tokens(run->validation) / bytes : NAN;
+    run->result->validation_loss = loss;
+    if (bytes > 0)
+        log_line(LOG_INFO,
+                 "evaluation at step %lld: loss %.4f, perplexity %.2f, %.4f bits per byte (%.1f s)",
+                 (long long)run->step, loss, exp(loss), bits, seconds);
+    else
+        log_line(LOG_INFO, "evaluation at step %lld: loss %.4f, perplexity %.2f (%.1f s)",
+                 (long long)run->step, loss, exp(loss), seconds);
+    char more[64] = "";
+    if (bytes > 0) snprintf(more, sizeof more, ",\"bits_per_byte\":%.9g", bits);
+    metrics_put_event(&run->metrics, "evaluation", run->step,
+                      "\"loss\":%.9g,\"loss_hex\":\"%a\",\"targets\":%lld,\"seconds\":%.3f%s", loss,
+                      loss, (long long)counted, seconds, more);
+    struct tensorboard_scalar scalars[] = {{"validation/loss", loss},
+                                           {"validation/bits_per_byte", bits}};
+    if (run->has_tensorboard)
+        tensorboard_put(&run->tensorboard, clock_wall_seconds(), run->step, scalars,
+                        bytes > 0 ? 2 : 1, NULL);
+    return 0;
+}

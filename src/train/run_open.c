@@ -1,0 +1,196 @@
+// Opening a run: folder, device, engine with all memory, data, journals. See run_parts.h.
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "checkpoint/hf_folder.h"
+#include "model/flops.h"
+#include "train/run_parts.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+enum { TRACE_SPANS = 1 << 22, READER_TRACE_SPANS = 1 << 16 };
+
+static int write_file(struct run *run, const char *name, const char *text, size_t bytes,
+                      struct err *err) {
+    char path[4096];
+    if (file_join(path, sizeof path, run->config->folder, name, err) != 0) return -1;
+    return file_replace(path, text, bytes, err);
+}
+
+// Two processes in one folder would write over each other.
+static int take_lock(struct run *run, struct err *err) {
+    char path[4096];
+    if (file_join(path, sizeof path, run->config->folder, "lock", err) != 0) return -1;
+    run->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (run->lock < 0)
+        return err_set_errno(err, "%s: the run folder cannot be written", run->config->folder);
+    if (flock(run->lock, LOCK_EX | LOCK_NB) == 0) return 0;
+    if (errno == EWOULDBLOCK)
+        return err_set(err, ERR_USAGE,
+                       "%s: another process trains in this folder; wait for it or choose another "
+                       "train.folder",
+                       run->config->folder);
+    return err_set_errno(err, "%s: cannot be locked", path);
+}
+
+static int copy_tokenizer(struct run *run, struct err *err) {
+    const struct train_config *c = run->config;
+    if (!c->tokenizer[0]) return 0;
+    if (file_is_folder(c->tokenizer))
+        return hf_folder_copy_tokenizer(c->tokenizer, c->folder, err) < 0 ? -1 : 0;
+    char *text;
+    size_t bytes;
+    const char *slash = strrchr(c->tokenizer, '/');
+    if (file_read(c->tokenizer, 0, &text, &bytes, err) != 0) return -1;
+    int result = write_file(run, slash ? slash + 1 : c->tokenizer, text, bytes, err);
+    free(text);
+    return result;
+}
+
+static int open_folder(struct run *run, struct err *err) {
+    const struct train_config *c = run->config;
+    if (file_make_folders(c->folder, err) != 0)
+        return err_context(err, "train.folder cannot be made");
+    if (take_lock(run, err) != 0) return -1;
+    if (config_print(c, false, &run->config_text) != 0)
+        return err_set(err, ERR_MEMORY, "no memory for the configuration");
+    return copy_tokenizer(run, err);
+}
+
+static void say_model(const struct run *run, const struct engine_options *options) {
+    char parameters[32];
+    const struct train_config *c = run->config;
+    text_count(flops_all_params(&c->model), parameters);
+    log_line(LOG_INFO, "model: %s, %s parameters, %d layers, hidden %d, vocabulary %d",
+             c->model.family == FAMILY_GPT2 ? "gpt2" : "llama", parameters, c->model.layers,
+             c->model.hidden, c->model.vocab);
+    log_line(LOG_INFO, "device: %s; %s; %d x %d tokens in a micro-batch, %d of them in a step",
+             run->device.name, options->compute == DTYPE_BF16 ? "bf16" : "fp32", options->rows,
+             options->context, options->micro_batches);
+    double per_token = flops_per_token_full(&c->model, c->context);
+    static const char *const modes[] = {"none", "selective", "selective_mlp", "full"};
+    log_line(LOG_INFO, "recompute: %s, adds %.1f %% to the operations of a step",
+             modes[c->recompute], 100 * run->recomputed_flops / per_token);
+}
+
+static int open_engine(struct run *run, struct err *err) {
+    const struct train_config *c = run->config;
+    struct device_cpu_options device_options;
+    struct engine_options options;
+    struct loader_options loader, validation;
+    config_device(c, &device_options);
+    config_engine(c, &options);
+    if (record_lane_open(&run->lane, "compute", c->trace[0] ? TRACE_SPANS : 0) != 0)
+        return err_set(err, ERR_MEMORY, "no memory for the trace");
+    device_options.lane = &run->lane;
+    if (model_describe(&run->model, &c->model, err) != 0 ||
+        device_cpu_open(&run->device, &device_options, err) != 0 ||
+        config_loader(c, false, c->batch, &run->paths, &loader, err) != 0 ||
+        config_loader(c, true, c->batch, &run->validation_paths, &validation, err) != 0)
+        return -1;
+    uint64_t loader_part = (loader_bytes(&loader) + 63) / 64 * 64;
+    options.other_bytes = loader_part + (validation.set_count ? loader_bytes(&validation) : 0);
+    run->recomputed_flops =
+        c->recompute == RECOMPUTE_FULL            ? mfu_recomputed_full(&c->model, c->context)
+        : c->recompute == RECOMPUTE_SELECTIVE_MLP ? mfu_recomputed_mlp(&c->model)
+                                                  : 0;
+    say_model(run, &options);
+    run->engine = engine_open(&run->model, &run->device, &options, err);
+    if (!run->engine) return -1;
+    run->loader_memory = engine_other_memory(run->engine);
+    run->validation_memory = run->loader_memory + loader_part;
+    run->result->planned_bytes = engine_memory(run->engine)->total_bytes;
+    run->result->allocated_bytes = engine_allocated_bytes(run->engine);
+    return 0;
+}
+
+int run_open_loader(struct run *run, int batch, struct err *err) {
+    struct loader_options options;
+    if (run->loader) loader_close(run->loader);
+    run->loader = NULL;
+    memset(&run->counts, 0, sizeof run->counts);
+    if (config_loader(run->config, false, batch, &run->paths, &options, err) != 0) return -1;
+    options.lane = &run->lane;
+    options.trace_spans = run->config->trace[0] ? READER_TRACE_SPANS : 0;
+    run->loader = loader_open(&options, run->loader_memory, err);
+    run->loader_batch = batch;
+    return run->loader ? 0 : err_context(err, "data.train");
+}
+
+static int open_validation(struct run *run, struct err *err) {
+    struct loader_options options;
+    if (!run->config->validation_sets[0]) return 0;
+    if (config_loader(run->config, true, run->config->batch, &run->validation_paths, &options,
+                      err) != 0)
+        return -1;
+    run->validation = loader_open(&options, run->validation_memory, err);
+    return run->validation ? 0 : err_context(err, "data.validation");
+}
+
+static void say_data(const struct run *run) {
+    char tokens[32], samples[32], hash[17];
+    uint64_t drawn = (uint64_t)schedule_samples(&run->schedule, run->schedule.steps);
+    hash_text(loader_digest(run->loader), hash);
+    text_count((int64_t)loader_tokens(run->loader), tokens);
+    text_count((int64_t)loader_samples_per_epoch(run->loader), samples);
+    log_line(LOG_INFO, "data: %s tokens, %s samples, %.2f epochs in %lld steps, order %s", tokens,
+             samples, (double)drawn / (double)loader_samples_per_epoch(run->loader),
+             (long long)run->schedule.steps, hash);
+}
+
+static int open_journals(struct run *run, struct err *err) {
+    char path[4096];
+    const struct train_config *c = run->config;
+    if (file_join(path, sizeof path, c->folder, "metrics.jsonl", err) != 0 ||
+        metrics_open(&run->metrics, path, run->step, err) != 0)
+        return -1;
+    if (write_file(run, "config.yaml", run->config_text.data, run->config_text.size, err) != 0)
+        return -1;
+    if (c->tensorboard) {
+        double now = clock_wall_seconds();
+        if (tensorboard_open(&run->tensorboard, c->folder, now, err) != 0) return -1;
+        run->has_tensorboard = true;
+        if (run->step > 0 && tensorboard_resume(&run->tensorboard, now, run->step + 1, err) != 0)
+            return -1;
+    }
+    metrics_put_event(&run->metrics, "start", run->step,
+                      "\"planned_bytes\":%llu,\"allocated_bytes\":%llu",
+                      (unsigned long long)run->result->planned_bytes,
+                      (unsigned long long)run->result->allocated_bytes);
+    return 0;
+}
+
+int run_open(struct run *run, struct err *err) {
+    const struct train_config *c = run->config;
+    run->saved_step = -1;
+    config_schedule(c, &run->schedule);
+    if (open_folder(run, err) != 0 || open_engine(run, err) != 0) return -1;
+    run->sample_ids = malloc(sizeof *run->sample_ids * (size_t)c->batch);
+    if (!run->sample_ids) return err_set(err, ERR_MEMORY, "no memory for sample ids");
+    if (run_restore(run, err) != 0) return -1;
+    if (run_open_loader(run, schedule_batch(&run->schedule, run->samples), err) != 0 ||
+        open_validation(run, err) != 0)
+        return -1;
+    say_data(run);
+    return open_journals(run, err);
+}
+
+void run_close(struct run *run) {
+    metrics_close(&run->metrics);
+    if (run->has_tensorboard) tensorboard_close(&run->tensorboard);
+    if (run->loader) loader_close(run->loader);
+    if (run->validation) loader_close(run->validation);
+    if (run->engine) engine_close(run->engine);
+    if (run->device.close) run->device.close(&run->device);
+    model_free(&run->model);
+    record_lane_close(&run->lane);
+    text_free(&run->config_text);
+    free(run->sample_ids);
+    if (run->lock >= 0) close(run->lock);
+}

@@ -1,0 +1,183 @@
+// Checkpoints of a run, both ways: what a checkpoint holds, how a run goes on from
+// one, and what happens when saving fails. See run_parts.h.
+#include "base/file.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/hf_folder.h"
+#include "train/config_table.h"
+#include "train/run_parts.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Weights, then both moments of each, under the names that the engine gives them.
+static int state_tensors(struct run *run, struct tensor **out, int *out_count, struct err *err) {
+    struct tensor *masters, *moments;
+    int master_count, moment_count;
+    if (engine_tensors(run->engine, ENGINE_MASTER, &masters, &master_count, err) != 0) return -1;
+    if (engine_tensors(run->engine, ENGINE_MOMENTS, &moments, &moment_count, err) != 0) {
+        free(masters);
+        return -1;
+    }
+    int count = master_count + moment_count, result = 0;
+    struct tensor *all = realloc(masters, sizeof *all * (size_t)count);
+    if (all) {
+        memcpy(all + master_count, moments, sizeof *all * (size_t)moment_count);
+        *out = all;
+        *out_count = count;
+    } else {
+        free(masters);
+        result = err_set(err, ERR_MEMORY, "no memory for the list of tensors");
+    }
+    free(moments);
+    return result;
+}
+
+// Another shape cannot be loaded; other differences are told and do not hinder.
+static int compare_configs(struct run *run, const struct checkpoint *c, struct err *err) {
+    const struct checkpoint_state *state = checkpoint_state(c);
+    struct train_config *then = malloc(sizeof *then);
+    struct text lines = {0};
+    int result = 0;
+    if (!then) return err_set(err, ERR_MEMORY, "no memory for the configuration");
+    memcpy(then, run->config, sizeof *then);
+    then->model = *checkpoint_model(c);
+    config_model_lists(then);
+    if (config_differences(then, run->config, true, &lines) != 0) {
+        if (lines.size > 0) lines.data[lines.size - 1] = 0;
+        result =
+            err_set(err, ERR_USAGE,
+                    "%s: the model there has another shape than the configuration (%s); choose "
+                    "another train.folder or give the old values",
+                    checkpoint_path(c), lines.data ? lines.data : "");
+    } else if (config_load_text(then, state->config, strlen(state->config), "checkpoint", NULL) ==
+                   0 &&
+               config_differences(then, run->config, false, &lines) > 0) {
+        for (char *line = strtok(lines.data, "\n"); line; line = strtok(NULL, "\n"))
+            log_line(LOG_INFO, "changed since the checkpoint: %s", line);
+    }
+    text_free(&lines);
+    free(then);
+    return result;
+}
+
+static int load_state(struct run *run, struct checkpoint *c, struct err *err) {
+    const struct checkpoint_state *state = checkpoint_state(c);
+    struct tensor *tensors;
+    int count;
+    if (compare_configs(run, c, err) != 0 || state_tensors(run, &tensors, &count, err) != 0)
+        return -1;
+    int result = checkpoint_load(c, tensors, count, err);
+    free(tensors);
+    if (result != 0) return -1;
+    engine_weights_changed(run->engine);
+    int64_t bad = 0;
+    struct json_at at = {(json_t *)state->extra, checkpoint_path(c)};
+    run->step = run->saved_step = run->result->resumed_from = state->step;
+    run->samples = state->samples;
+    run->tokens = state->tokens;
+    run->updates = state->step;
+    if (state->extra && (json_get_int(at, "updates", true, 0, &run->updates, err) != 0 ||
+                         json_get_int(at, "bad_steps", true, 0, &bad, err) != 0))
+        return -1;
+    run->bad_steps = (int)bad;
+    log_line(LOG_INFO, "resumed from %s: step %lld, %lld samples", checkpoint_path(c),
+             (long long)run->step, (long long)run->samples);
+    if (state->binary && strcmp(state->binary, version_digest()) != 0)
+        log_line(LOG_WARN, "the checkpoint was written by another build of weft; what follows may "
+                           "differ in the last bits from an unbroken run");
+    return 0;
+}
+
+// Keys that change the shape cannot stand beside weights of another one.
+static int same_shapes(const struct model *there, const struct model *here, struct err *err) {
+    bool same = there->param_count == here->param_count;
+    for (int i = 0; i < here->param_count && i < there->param_count; i++) {
+        const struct param *a = &there->params[i], *b = &here->params[i];
+        if (strcmp(a->name, b->name) != 0 || a->rows != b->rows || a->columns != b->columns)
+            return err_set(
+                err, ERR_USAGE,
+                "the folder holds %s [%lld, %lld], the configuration makes %s [%lld, %lld]; "
+                "leave the model's sizes away",
+                a->name, (long long)a->rows, (long long)a->columns, b->name, (long long)b->rows,
+                (long long)b->columns);
+    }
+    if (same) return 0;
+    return err_set(err, ERR_USAGE, "the folder holds %d parameters, the configuration makes %d",
+                   there->param_count, here->param_count);
+}
+
+static int load_model_folder(struct run *run, struct err *err) {
+    struct hf_folder *folder;
+    struct tensor *masters = NULL;
+    int count = 0;
+    if (hf_folder_open(run->config->from, &folder, err) != 0) return err_context(err, "model.from");
+    int result = same_shapes(hf_folder_model(folder), &run->model, err);
+    if (result == 0) result = engine_tensors(run->engine, ENGINE_MASTER, &masters, &count, err);
+    for (int i = 0; i < count && result == 0; i++)
+        result = hf_folder_read(folder, i, masters[i].data, err);
+    free(masters);
+    hf_folder_close(folder);
+    if (result != 0) return err_context(err, "model.from");
+    engine_weights_changed(run->engine);
+    return 0;
+}
+
+int run_restore(struct run *run, struct err *err) {
+    const struct train_config *config = run->config;
+    struct checkpoint *c = NULL;
+    if (file_is_folder(config->checkpoint_folder) &&
+        checkpoint_open_newest(config->checkpoint_folder, &c, err) != 0)
+        return -1;
+    if (c) {
+        int result =
+            config->resume
+                ? load_state(run, c, err)
+                : err_set(err, ERR_USAGE,
+                          "%s holds a checkpoint and train.resume is false; choose another "
+                          "train.folder, or remove that folder",
+                          config->checkpoint_folder);
+        checkpoint_close(c);
+        return result;
+    }
+    if (config->from[0]) return load_model_folder(run, err);
+    engine_initialise(run->engine, (uint64_t)config->seed);
+    return 0;
+}
+
+int run_save(struct run *run, struct err *err) {
+    const struct train_config *config = run->config;
+    struct tensor *tensors;
+    int count;
+    struct checkpoint_saved saved;
+    if (state_tensors(run, &tensors, &count, err) != 0) return -1;
+    json_t *extra =
+        json_pack("{s:I,s:i}", "updates", (json_int_t)run->updates, "bad_steps", run->bad_steps);
+    struct checkpoint_state state = {.step = run->step,
+                                     .samples = run->samples,
+                                     .tokens = run->tokens,
+                                     .seed = (uint64_t)config->seed,
+                                     .config = run->config_text.data,
+                                     .binary = version_digest(),
+                                     .gemm = version_recipe(),
+                                     .isa = run->device.name,
+                                     .extra = extra};
+    double begin = record_begin(&run->lane);
+    int result = checkpoint_save(config->checkpoint_folder, &config->model, tensors, count, &state,
+                                 config->part_bytes, &saved, err);
+    record_end(&run->lane, RECORD_CHECKPOINT, "checkpoint", run->step, begin);
+    json_decref(extra);
+    free(tensors);
+    if (result != 0) return -1;
+    run->saved_step = run->step;
+    char size[32];
+    log_line(LOG_INFO, "saved %s, %s in %.2f s", saved.path, text_bytes(saved.bytes, size),
+             saved.seconds);
+    metrics_put_event(&run->metrics, "checkpoint", run->step, "\"bytes\":%llu,\"seconds\":%.3f",
+                      (unsigned long long)saved.bytes, saved.seconds);
+    struct checkpoint_retention keep = {.keep_last = config->keep_last,
+                                        .keep_every = config->keep_every};
+    checkpoint_retain(config->checkpoint_folder, &keep);
+    return 0;
+}

@@ -1,0 +1,166 @@
+// One step of a run and what is reported about it. See run_parts.h.
+#include "base/clock.h"
+#include "base/log.h"
+#include "train/run_parts.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+static uint64_t peak_resident_bytes(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (uint64_t)usage.ru_maxrss * 1024;
+}
+
+// A step without effect: why, and which samples it saw.
+static int judge_skipped(struct run *run, const struct engine_step *step, struct err *err) {
+    if (step->counted == 0) {
+        log_line(LOG_WARN, "step %lld has no token to learn from; nothing changed",
+                 (long long)run->step);
+        return 0;
+    }
+    run->bad_steps++;
+    char ids[200] = "";
+    int shown = run->loader_batch < 8 ? run->loader_batch : 8;
+    loader_sample_ids(run->loader, (uint64_t)(run->samples - run->loader_batch), run->sample_ids);
+    for (int i = 0; i < shown; i++)
+        snprintf(ids + strlen(ids), sizeof ids - strlen(ids), " %llu",
+                 (unsigned long long)run->sample_ids[i]);
+    log_line(LOG_WARN,
+             "step %lld: loss %g, gradient norm %g: not finite, nothing changed (%d in a row; "
+             "samples%s%s)",
+             (long long)run->step, step->loss, step->gradient_norm, run->bad_steps, ids,
+             run->loader_batch > shown ? " ..." : "");
+    if (run->bad_steps < run->config->max_bad_steps) return 0;
+    return err_set(
+        err, ERR_DATA,
+        "stopped at step %lld: %d steps in a row had a loss or gradient that is not finite; "
+        "lower optimizer.learning_rate, or look at the samples named above (the last "
+        "checkpoint is of step %lld)",
+        (long long)run->step, run->bad_steps, (long long)run->saved_step);
+}
+
+static void fill_metrics(struct run *run, const struct engine_step *step, double seconds,
+                         struct metrics_step *m) {
+    struct loader_counts now;
+    double cpu = clock_process_cpu_seconds();
+    loader_counts(run->loader, &now);
+    *m = (struct metrics_step){
+        .step = run->step,
+        .samples = run->samples,
+        .processed = step->processed,
+        .non_pad = step->non_pad,
+        .supervised = step->counted,
+        .total_tokens = run->tokens,
+        .loss = step->loss,
+        .gradient_norm = step->gradient_norm,
+        .clip_factor = step->clip_factor,
+        .learning_rate = step->learning_rate,
+        .skipped = step->skipped,
+        .seconds = seconds,
+        .data_wait_seconds = now.wait_seconds - run->counts.wait_seconds,
+        .shard_opens = now.shard_opens - run->counts.shard_opens,
+        .shard_reads = now.shard_reads - run->counts.shard_reads,
+        .open_seconds = now.open_seconds - run->counts.open_seconds,
+        .read_seconds = now.read_seconds - run->counts.read_seconds,
+        .cores_busy = (cpu - run->cpu_seconds) / (seconds * run->device.threads),
+        .resident_bytes = peak_resident_bytes(),
+    };
+    struct mfu_step figures = {.processed = step->processed,
+                               .attended_pairs = step->attended_pairs,
+                               .seconds = seconds,
+                               .gemm_rate = run->gemm_rate,
+                               .recomputed_flops = run->recomputed_flops};
+    m->mfu = mfu_of_step(&run->config->model, run->config->context, &figures);
+    for (int kind = 0; kind < RECORD_KIND_COUNT; kind++) {
+        m->phase[kind] = run->lane.seconds[kind] - run->phase[kind];
+        run->phase[kind] = run->lane.seconds[kind];
+    }
+    run->counts = now;
+}
+
+static void put_tensorboard(struct run *run, const struct metrics_step *m) {
+    struct err err = {0};
+    struct tensorboard_scalar scalars[] = {
+        {"train/loss", m->loss},
+        {"train/gradient_norm", m->gradient_norm},
+        {"train/learning_rate", m->learning_rate},
+        {"speed/tokens_per_second", m->mfu.tokens_per_second},
+        {"speed/step_seconds", m->seconds},
+        {"speed/data_wait_seconds", m->data_wait_seconds},
+        {"speed/cores_busy", m->cores_busy},
+        {"speed/mfu", m->mfu.full},
+        {"speed/mfu_causal", m->mfu.causal},
+    };
+    size_t count = sizeof scalars / sizeof scalars[0] - (run->gemm_rate > 0 ? 0 : 2);
+    if (!run->has_tensorboard || tensorboard_put(&run->tensorboard, clock_wall_seconds(), m->step,
+                                                 scalars, count, &err) == 0)
+        return;
+    log_line(LOG_WARN, "TensorBoard events end here: %s", err.text);
+    tensorboard_close(&run->tensorboard);
+    run->has_tensorboard = false;
+}
+
+static void say_step(struct run *run, const struct metrics_step *m) {
+    char left[32], speed[32], memory[32], mfu[64] = "";
+    int64_t last = run->config->stop_at ? run->config->stop_at : run->config->steps;
+    text_duration((double)(last - run->step) * run->step_seconds, left);
+    text_count((int64_t)llround(m->mfu.tokens_per_second), speed);
+    text_bytes(m->resident_bytes, memory);
+    if (run->gemm_rate > 0)
+        snprintf(mfu, sizeof mfu, "  mfu %.1f %% (causal %.1f %%)", 100 * m->mfu.full,
+                 100 * m->mfu.causal);
+    log_line(LOG_INFO,
+             "step %lld/%lld  loss %.4f  grad norm %.3g  lr %.3g  %s tok/s%s  %s left  %s",
+             (long long)run->step, (long long)last, m->loss, m->gradient_norm, m->learning_rate,
+             speed, mfu, left, memory);
+}
+
+// Once, behind the first step, so that it delays no start.
+static void measure_gemm(struct run *run) {
+    if (run->gemm_rate > 0 || run->config->gemm_seconds <= 0) return;
+    bool bf16_run = run->config->precision == PRECISION_BF16;
+    run->gemm_rate = device_gemm_rate(&run->device, bf16_run ? DTYPE_BF16 : DTYPE_F32,
+                                      run->config->gemm_seconds);
+    log_line(LOG_INFO,
+             "best GEMM rate: %.1f GFLOP/s in %s; mfu is the share of it that the model's "
+             "operations reach (full attention counted; causal: attended pairs only)",
+             run->gemm_rate / 1e9, bf16_run ? "bf16" : "fp32");
+}
+
+int run_one_step(struct run *run, struct err *err) {
+    const struct train_config *c = run->config;
+    int batch = schedule_batch(&run->schedule, run->samples);
+    if (batch != run->loader_batch && run_open_loader(run, batch, err) != 0) return -1;
+    run->cpu_seconds = clock_process_cpu_seconds();
+    double begin = clock_seconds();
+    struct batch *const *batches;
+    if (loader_step(run->loader, (uint64_t)run->samples, &batches, err) != 0) return -1;
+    struct engine_step step = {
+        .learning_rate = schedule_rate(&run->schedule, run->step + 1, run->samples + batch),
+        .clip_norm = c->clip,
+        .update = run->updates + 1};
+    if (engine_run_step(run->engine, batches, batch / c->micro_batch, &step, err) != 0) return -1;
+    double seconds = clock_seconds() - begin;
+    run->step++;
+    run->samples += batch;
+    run->tokens += step.processed;
+    run->updates += !step.skipped;
+    run->result->step = run->step;
+    run->result->loss = step.loss;
+    run->step_seconds = run->step_seconds > 0 ? 0.9 * run->step_seconds + 0.1 * seconds : seconds;
+
+    struct metrics_step m;
+    fill_metrics(run, &step, seconds, &m);
+    run->result->peak_resident_bytes = m.resident_bytes;
+    metrics_put_step(&run->metrics, &m);
+    put_tensorboard(run, &m);
+    bool first = run->step == run->result->resumed_from + 1;
+    int64_t last = c->stop_at ? c->stop_at : c->steps;
+    if (first || run->step % c->log_every == 0 || run->step == last) say_step(run, &m);
+    if (first) measure_gemm(run);
+    if (step.skipped) return judge_skipped(run, &step, err);
+    run->bad_steps = 0;
+    return 0;
+}
