@@ -131,7 +131,6 @@ static uint64_t digest(const struct loader_sets *sets, const struct loader_optio
     hash_begin(&h);
     for (int i = 0; i < sets->count; i++) {
         const struct loader_source *s = &sets->source[i];
-        hash_put(&h, &sets->mix.share[i], 8);
         for (size_t j = 0; j < s->data.count; j++) {
             uint64_t facts[3] = {s->data.infos[j].content_hash, s->first_token[j + 1],
                                  s->first_sample[j + 1]};
@@ -142,6 +141,7 @@ static uint64_t digest(const struct loader_sets *sets, const struct loader_optio
                         o->shuffle,        sets->source[0].order.window, o->document_mask,
                         o->reset_positions};
     hash_put(&h, facts, sizeof facts);
+    for (int i = 0; i < 2 * sets->count - 1; i++) hash_put(&h, &sets->mix.nodes[i].share, 8);
     return hash_end(&h);
 }
 

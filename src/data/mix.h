@@ -1,9 +1,9 @@
 // Mixing of several sets: which set does the n-th sample of the run come from?
 //
-// A weight is a share of drawn samples. Sets are split off one after the other: of n draws, the
-// first set has had round(share * n); what is left is divided among the others in the same way. So
-// every prefix of the draws is within about two samples of its shares, counts are exact whenever the
-// shares come out whole, and any n is answered in O(sets) from integers alone.
+// A weight is a share of drawn samples. The sets are halved by weight again and again: of the n
+// draws that reach a group, its first half has had round(share * n). So every prefix of the draws
+// is within about one sample of its shares, counts are exact whenever the shares come out whole,
+// and any n is answered in a few integer steps, without walking there.
 #pragma once
 #include "base/error.h"
 #include <stdint.h>
@@ -12,7 +12,10 @@ enum { MIX_MAX_SETS = 64 };
 
 struct mix {
     int count;
-    uint64_t share[MIX_MAX_SETS]; // of what the sets before it left over, in units of 2^-63
+    struct mix_node {   // a group of sets; the first half's node follows it
+        uint64_t share; // of the first half, in units of 2^-63
+        int begin, middle, end;
+    } nodes[2 * MIX_MAX_SETS];
 };
 int mix_open(struct mix *mix, const double *weights, int count, struct err *err);
 // Set of draw `n`, and how many draws it had before.

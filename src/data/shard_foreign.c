@@ -56,12 +56,13 @@ static int megatron_starts(struct shard *shard, uint64_t sequences, uint64_t bor
         // Checked inside the loop, so that a sum of hostile sizes cannot run over.
         if (token > shard->info.tokens) break;
     }
+    uint64_t last = document > shard->info.documents ? shard->info.documents : document;
     if (document != borders || starts[0] != 0 || token != shard->info.tokens ||
         starts[borders - 1] != token)
         return err_set(err, ERR_DATA,
                        "%s: document %llu: the sizes up to here amount to %llu tokens, the file "
                        "holds %llu",
-                       shard->path, (unsigned long long)(document ? document - 1 : 0),
+                       shard->path, (unsigned long long)(last ? last - 1 : 0),
                        (unsigned long long)token, (unsigned long long)shard->info.tokens);
     shard->starts = starts;
     return 0;

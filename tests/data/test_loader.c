@@ -509,7 +509,7 @@ TEST(mix_is_even_and_seekable) {
             drawn[set]++;
             for (int i = 0; i < count; i++) {
                 CHECK_EQ_INT(mix_draws(&mix, i, n + 1), drawn[i]);
-                CHECK_CLOSE((double)drawn[i] - weights[i] / total * (double)(n + 1), 0, 2.0);
+                CHECK_CLOSE((double)drawn[i] - weights[i] / total * (double)(n + 1), 0, 1.5);
                 if (weights[i] == 0) CHECK_EQ_INT(drawn[i], 0);
             }
         }
