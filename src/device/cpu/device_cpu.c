@@ -1,8 +1,6 @@
 // Opening the CPU backend: which instruction set, how many threads, and the table of kernels.
-#include "device/cpu/cpu.h"
-#ifndef WEFT_WITHOUT_ATTENTION
 #include "device/cpu/attention.h"
-#endif
+#include "device/cpu/cpu.h"
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,8 +80,6 @@ int device_cpu_open(struct device *device, const struct device_cpu_options *opti
     device->name = cpu->name;
     fill_kernels(device, isa);
     linear_fill(device);
-#ifndef WEFT_WITHOUT_ATTENTION
     attention_fill(device);
-#endif
     return 0;
 }
