@@ -2,4 +2,5 @@
 // A new one is a line here and a line in the table of verb_bench.c.
 #pragma once
 
+int bench_attention(int argc, char **argv);
 int bench_tokenizer(int argc, char **argv);

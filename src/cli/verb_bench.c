@@ -10,6 +10,7 @@ static const struct bench {
     int (*run)(int argc, char **argv);
     const char *summary;
 } benches[] = {
+    {"attention", bench_attention, "tiled attention against the product rate, and against storing the scores"},
     {"tokenizer", bench_tokenizer, "text to ids, and learning a vocabulary"},
     {NULL, NULL, NULL},
 };
