@@ -435,3 +435,126 @@ TEST(attention_large_scores) {
         (struct problem){.queries = 300, .heads = 1, .kv_heads = 1, .head_dim = 8, .scale = 20},
         shape_one_row);
 }
+
+// ---- bits
+
+static void check_same(const char *what, const struct tensor *a, int64_t a_row,
+                       const struct tensor *b, int64_t b_row, int64_t rows) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t c = 0; c < a->columns; c++) {
+            const unsigned char *x = a->at + (size_t)((a_row + i) * a->stride + c) * a->size;
+            const unsigned char *y = b->at + (size_t)((b_row + i) * b->stride + c) * b->size;
+            if (memcmp(x, y, a->size) != 0)
+                test_fail(__FILE__, __LINE__, "%s: row %d column %d differs", what, (int)i, (int)c);
+        }
+}
+
+TEST(attention_threads_change_no_bit) {
+    for (int t = 0; t < 2; t++)
+        for (int i = 0; i < 3; i++) {
+            if (!available(isas[i])) continue;
+            struct problem p = {
+                .heads = 4, .kv_heads = 2, .head_dim = 64, .type = t ? DTYPE_BF16 : DTYPE_F32};
+            documents(&p, (int[]){1100, 90, 1, 300, 0});
+            problem_fill(&p);
+            struct result one = solve(&p, isas[i], 1);
+            for (int threads = 2; threads <= 5; threads += 3) {
+                struct result many = solve(&p, isas[i], threads);
+                check_same("out", &one.out, 0, &many.out, 0, p.queries);
+                check_same("lse", &one.lse, 0, &many.lse, 0, p.heads);
+                check_same("dq", &one.dq, 0, &many.dq, 0, p.queries);
+                check_same("dk", &one.dk, 0, &many.dk, 0, p.keys);
+                check_same("dv", &one.dv, 0, &many.dv, 0, p.keys);
+                result_free(&many);
+            }
+            result_free(&one);
+            problem_free(&p);
+        }
+}
+
+// A document in a pack has the bits that it has alone, whatever stands before and behind it.
+TEST(attention_documents_share_no_bit) {
+    for (int t = 0; t < 2; t++)
+        for (int i = 0; i < 3; i++) {
+            if (!available(isas[i])) continue;
+            const int before = 37, own = 150;
+            struct problem pack = {
+                .heads = 2, .kv_heads = 1, .head_dim = 40, .type = t ? DTYPE_BF16 : DTYPE_F32};
+            documents(&pack, (int[]){before, own, 71, 0});
+            problem_fill(&pack);
+            struct problem alone = pack;
+            documents(&alone, (int[]){own, 0});
+            int64_t q = (int64_t)before * pack.heads * pack.head_dim,
+                    k = (int64_t)before * pack.kv_heads * pack.head_dim;
+            alone.q += q;
+            alone.dout += q;
+            alone.k += k;
+            alone.v += k;
+            struct result packed = solve(&pack, isas[i], 2), single = solve(&alone, isas[i], 2);
+            check_same("out", &packed.out, before, &single.out, 0, own);
+            check_same("dq", &packed.dq, before, &single.dq, 0, own);
+            check_same("dk", &packed.dk, before, &single.dk, 0, own);
+            check_same("dv", &packed.dv, before, &single.dv, 0, own);
+            result_free(&packed);
+            result_free(&single);
+            free(alone.from);
+            free(alone.to);
+            problem_free(&pack);
+        }
+}
+
+// NaN in one document stays there.
+TEST(attention_documents_share_no_nan) {
+    for (int t = 0; t < 2; t++) {
+        struct problem p = {
+            .heads = 1, .kv_heads = 1, .head_dim = 64, .type = t ? DTYPE_BF16 : DTYPE_F32};
+        documents(&p, (int[]){30, 50, 0});
+        problem_fill(&p);
+        for (int i = 0; i < 30 * 64; i++) p.q[i] = p.k[i] = p.v[i] = NAN;
+        struct result r = solve(&p, DEVICE_ISA_BEST, 2);
+        for (int i = 0; i < 80; i++) CHECK(isnan(tensor_get(&r.out, i, 5)) == (i < 30));
+        for (int i = 0; i < 80; i++) CHECK(isnan(tensor_get(&r.dk, i, 5)) == (i < 30));
+        result_free(&r);
+        problem_free(&p);
+    }
+}
+
+// ---- the reference itself: its gradients are those of its output, by central differences
+
+static double weighted_output(struct problem *p) {
+    double sum = 0;
+    reference_forward(p, NULL);
+    for (int64_t i = 0; i < (int64_t)p->queries * p->heads * p->head_dim; i++)
+        sum += p->out[i] * p->dout[i];
+    return sum;
+}
+
+static void check_differences(struct problem *p, double *x, const double *gradient, int64_t count) {
+    const double step = 1e-5;
+    for (int64_t i = 0; i < count; i += 1 + count / 60) {
+        double kept = x[i];
+        x[i] = kept + step;
+        double above = weighted_output(p);
+        x[i] = kept - step;
+        double below = weighted_output(p);
+        x[i] = kept;
+        CHECK_CLOSE(gradient[i], (above - below) / (2 * step), 1e-7);
+    }
+}
+
+TEST(attention_reference_has_the_gradient_of_its_output) {
+    struct problem p = {.queries = 23,
+                        .keys = 31,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head_dim = 8,
+                        .window = 9,
+                        .type = DTYPE_F32};
+    random_intervals(&p, 8);
+    problem_fill(&p);
+    reference_backward(&p);
+    check_differences(&p, p.q, p.dq, (int64_t)p.queries * p.heads * p.head_dim);
+    check_differences(&p, p.k, p.dk, (int64_t)p.keys * p.kv_heads * p.head_dim);
+    check_differences(&p, p.v, p.dv, (int64_t)p.keys * p.kv_heads * p.head_dim);
+    problem_free(&p);
+}
