@@ -3,6 +3,7 @@
 // own takes U+180E in as well), \w takes marks and connector punctuation in. What cannot be carried over is refused.
 #include "data/pretokenize.h"
 #include "base/text.h"
+#include <ctype.h>
 #include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,13 +39,22 @@ static int put_shorthand(struct text *out, char letter, bool in_class, const cha
     }
 }
 
+// \uHHHH as \x{HHHH}; the characters read behind the letter, or 0.
+static int put_code_point(struct text *out, const char *digits) {
+    int count = 0;
+    while (count < 4 && isxdigit((unsigned char)digits[count])) count++;
+    if (count < 4) return 0;
+    return text_printf(out, "\\x{%.4s}", digits) == 0 ? 4 : 0;
+}
+
 static int translate(const char *pattern, const char *where, struct text *out, struct err *err) {
     bool in_class = false;
     for (const char *p = pattern; *p; p++) {
         int failed;
         if (p[0] == '\\' && p[1]) {
-            failed = put_shorthand(out, p[1], in_class, where, err);
-            p++;
+            int digits = p[1] == 'u' ? put_code_point(out, p + 2) : 0;
+            failed = digits ? 0 : put_shorthand(out, p[1], in_class, where, err);
+            p += 1 + digits;
         } else {
             if (in_class && p[0] == '&' && p[1] == '&')
                 return err_set(err, ERR_DATA, "%s: && inside [...] is not supported in a pattern", where);
