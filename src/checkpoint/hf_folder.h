@@ -47,6 +47,15 @@ int hf_folder_write(const char *path, const struct model *model,
 // that stand in `from`, byte by byte. Returns how many, or -1.
 int hf_folder_copy_tokenizer(const char *from, const char *to, struct err *err);
 
+// Folder to folder, tensor by tensor in small pieces. `type` DTYPE_COUNT keeps what each tensor is
+// stored as, bit by bit. config.json and generation_config.json are carried over, tokenizer files
+// too.
+int hf_folder_convert(const char *from, const char *to, const struct hf_write_options *options,
+                      struct hf_cast_counts *counts, struct err *err);
+// What a cast of all tensors to `type` would do; writes nothing.
+int hf_folder_count_cast(const struct hf_folder *folder, enum dtype type,
+                         struct hf_cast_counts *counts, struct err *err);
+
 // Everything that hf_folder_open checks, and all data read once (finite values, files that end
 // where they say).
 int hf_folder_validate(const char *path, struct err *err);
