@@ -126,7 +126,7 @@ static int document_markdown(const struct option *o, const char *before, struct 
         return -1;
     if (text_printf(out, "| `%s` | ", o->key) != 0 || put_kind(o, true, out) != 0) return -1;
     return text_printf(out, " | %s | %s |\n",
-                       !o->fallback      ? "see there"
+                       !o->fallback      ? "follows"
                        : !o->fallback[0] ? "none"
                                          : o->fallback,
                        o->help);

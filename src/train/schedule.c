@@ -70,7 +70,8 @@ int schedule_parse_ramp(struct schedule *s, const char *text, struct err *err) {
         char *end;
         long batch = strtol(text, &end, 10);
         long long until = *end == '@' ? strtoll(end + 1, &end, 10) : 0;
-        if (batch < 1 || batch > 1 << 24 || until <= before || (*end && *end != ','))
+        if (batch < 1 || batch > 1 << 24 || until <= before || (*end && *end != ',') ||
+            (*end == ',' && !end[1]))
             return err_set(
                 err, ERR_USAGE,
                 "expected a list like \"8@160, 16@480\" (batch 8 until 160 sequences are "
