@@ -148,7 +148,9 @@ static int make_lists(struct generator *g, struct err *err) {
 
 static int set_options(struct generator *g, const struct generator_options *options,
                        struct err *err) {
-    int most = g->model->config.context;
+    const struct model_config *c = &g->model->config;
+    bool stretches = !c->learned_positions && c->rope.scaling == ROPE_DYNAMIC_NTK;
+    int most = stretches ? (int)(c->context * c->rope.factor) : c->context;
     g->options = *options;
     if (options->compute != DTYPE_BF16 && options->compute != DTYPE_F32)
         return err_set(err, ERR_USAGE, "precision %s: expected bf16 or f32",
@@ -157,7 +159,7 @@ static int set_options(struct generator *g, const struct generator_options *opti
         return err_set(err, ERR_USAGE,
                        "a context of %d positions is longer than the model's, which is %d",
                        options->context, most);
-    if (g->options.context <= 0) g->options.context = most;
+    if (g->options.context <= 0) g->options.context = c->context;
     if (g->options.chunk <= 0) g->options.chunk = DEFAULT_CHUNK;
     if (g->options.chunk > g->options.context) g->options.chunk = g->options.context;
     return 0;

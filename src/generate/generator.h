@@ -14,8 +14,10 @@
 
 struct generator_options {
     enum dtype compute; // DTYPE_BF16 or DTYPE_F32
-    int context; // positions that the cache holds; 0: the model's context. Never more than it
-    int chunk;   // most tokens of a pass over a prompt; 0: 256
+    // Positions that the cache holds; 0: the model's context. Never more than that, or than its
+    // multiple by the factor where rotary scaling is dynamic.
+    int context;
+    int chunk; // most tokens of a pass over a prompt; 0: 256
 };
 
 struct generator;
