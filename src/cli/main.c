@@ -11,6 +11,7 @@ static const struct verb {
     int (*run)(int argc, char **argv); // argv[0] is the verb
     const char *summary;
 } verbs[] = {
+    {"config", verb_config, "documents the keys of a configuration, shows how one resolves"},
     {"tokenizer", verb_tokenizer, "trains, inspects and applies tokenizers"},
     {"bench", verb_bench, "measures parts of the program on this machine"},
     {NULL, NULL, NULL},
