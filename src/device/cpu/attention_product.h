@@ -101,6 +101,66 @@ static void pack_rows(const void *source, enum dtype type, int64_t stride,
     memset(to + count * s->row, 0, (size_t)((rows - count) * s->row) * 4);
 }
 
+#if SIMD_WIDTH == 16
+// Turns a block of 16 rows of 16 elements: pairs, fours, then quarters of the vectors change
+// places.
+SIMD_INLINE void turn_block(__m512i r[16]) {
+    __m512i t[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    for (int i = 0; i < 4;
+         i++) { // r[4 g + i] holds columns i, 4 + i, 8 + i, 12 + i of rows 4 g .. 4 g + 3
+        t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
+        t[4 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
+        t[8 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
+        t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
+        r[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
+        r[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
+        r[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
+    }
+}
+
+// Elements [p, p + 16) of one row, zero from `depth` on.
+SIMD_INLINE __m512i row_elements(const void *row, enum dtype type, int p, int depth) {
+    int left = depth - p;
+#if ATTENTION_PAIRS
+    (void)type;
+    return _mm512_maskz_loadu_epi32((__mmask16)(left >= 16 ? 0xffff : (1 << left) - 1),
+                                    (const uint32_t *)row + p);
+#else
+    return (__m512i)simd_load_upto(row, p, left, type);
+#endif
+}
+
+// TILE rows turned: to[p][row], an element holds what pack_row puts at p. Rows from `count` on are
+// zero.
+static void pack_turned(const void *source, enum dtype type, int64_t stride,
+                        const struct attention_shape *s, int64_t count, element *to) {
+    for (int64_t i = 0; i < TILE; i += 16)
+        for (int p = 0; p < s->depth; p += 16) {
+            __m512i block[16];
+            for (int64_t j = 0; j < 16; j++)
+                block[j] = i + j < count ? row_elements(row_of(source, type, stride, i + j, 0),
+                                                        type, p, s->depth)
+                                         : _mm512_setzero_si512();
+            turn_block(block);
+            int columns = s->depth - p < 16 ? s->depth - p : 16;
+            for (int j = 0; j < columns; j++)
+                _mm512_storeu_si512(to + (p + j) * TILE + i, block[j]);
+        }
+}
+#else
 // TILE rows turned: to[p][row], an element holds what pack_row puts at p.
 static void pack_turned(const void *source, enum dtype type, int64_t stride,
                         const struct attention_shape *s, int64_t count, element *to) {
@@ -111,6 +171,19 @@ static void pack_turned(const void *source, enum dtype type, int64_t stride,
         for (int p = 0; p < s->depth; p++) to[p * TILE + i] = row[p];
     }
 }
+#endif
+
+#if ATTENTION_PAIRS
+// Numbers of two rows side by side; `odd` NULL: zeros.
+static void pair_rows(const bf16 *restrict even, const bf16 *restrict odd, int count,
+                      uint32_t *restrict to) {
+    if (odd) {
+        for (int c = 0; c < count; c++) to[c] = even[c] | (uint32_t)odd[c] << 16;
+    } else {
+        for (int c = 0; c < count; c++) to[c] = even[c];
+    }
+}
+#endif
 
 // Rows beside each other: to[row / PER][column], an element holds rows r .. r + PER - 1 of one
 // column.
@@ -118,15 +191,14 @@ static void pack_stacked(const void *source, enum dtype type, int64_t stride,
                          const struct attention_shape *s, int64_t count, int64_t rows,
                          element *to) {
 #if ATTENTION_PAIRS
-    for (int64_t i = 0; i < rows; i += 2, to += s->width) {
-        const bf16 *even = row_of(source, type, stride, i, 0),
-                   *odd = row_of(source, type, stride, i + 1, 0);
-        for (int c = 0; c < s->head_dim; c++) {
-            uint32_t low = i < count ? even[c] : 0, high = i + 1 < count ? odd[c] : 0;
-            to[c] = low | high << 16;
-        }
-        memset(to + s->head_dim, 0, (size_t)(s->width - s->head_dim) * 4);
+    for (int64_t i = 0; i < count; i += 2) {
+        const bf16 *odd = i + 1 < count ? row_of(source, type, stride, i + 1, 0) : NULL;
+        element *row = to + i / 2 * s->width;
+        pair_rows(row_of(source, type, stride, i, 0), odd, s->head_dim, row);
+        memset(row + s->head_dim, 0, (size_t)(s->width - s->head_dim) * 4);
     }
+    int64_t filled = (count + 1) / 2;
+    memset(to + filled * s->width, 0, (size_t)((rows / 2 - filled) * s->width) * 4);
 #else
     for (int64_t i = 0; i < count; i++)
         pack_row(row_of(source, type, stride, i, 0), type, s->head_dim, s->width,
