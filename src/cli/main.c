@@ -13,6 +13,8 @@ static const struct verb {
 } verbs[] = {
     {"config", verb_config, "documents the keys of a configuration, shows how one resolves"},
     {"tokenizer", verb_tokenizer, "trains, inspects and applies tokenizers"},
+    {"sample", verb_sample, "continues a text"},
+    {"eval", verb_eval, "loss, perplexity and bits per byte of a text"},
     {"bench", verb_bench, "measures parts of the program on this machine"},
     {NULL, NULL, NULL},
 };
