@@ -125,6 +125,7 @@ struct device {
     void (*pack)(struct device *device, const struct device_weight *weight, bool backward);
     // Prepares products of this shape, so that no step creates anything; returns the workspace that it needs.
     // Kinds: 'f' forward, 'i' input gradient, 'w' weight gradient. -1 with a message when the shape is refused.
+    // x_stride is that of x and dx, y_stride that of y and dy. Of `packed_*` only NULL or not NULL matters here.
     int (*prepare_linear)(struct device *device, const struct device_weight *weight, char kind, int64_t tokens, int64_t x_stride,
                           int64_t y_stride, enum dtype out_type, uint64_t *workspace_bytes, struct err *err);
     // y = x w^T + bias; y has type `y_type` (compute type, or F32 for logits). bias F32 [n] or NULL.
@@ -192,6 +193,8 @@ struct device_cpu_options {
 };
 // Opens the CPU backend. An ISA that this machine lacks is refused with a message.
 int device_cpu_open(struct device *device, const struct device_cpu_options *options, struct err *err);
+// Products that a step had to make because prepare_linear had not been told of their shape (0 after a good plan).
+int device_cpu_late_products(struct device *device);
 
 // Best GEMM rate in FLOP/s: pre-packed 4096x768x3072 and 4096x3072x768 of type bf16 or f32, `seconds` each; the larger.
 double device_gemm_rate(struct device *device, enum dtype type, double seconds);

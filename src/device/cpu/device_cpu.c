@@ -83,3 +83,7 @@ int device_cpu_open(struct device *device, const struct device_cpu_options *opti
     attention_fill(device);
     return 0;
 }
+
+int device_cpu_late_products(struct device *device) {
+    return cpu_device_of(device)->products.late;
+}

@@ -43,6 +43,17 @@ static memory_desc desc_new(const dnnl_dims_t dims, dnnl_data_type_t type, const
 #endif
 }
 
+static memory_desc desc_copy(memory_desc_view from) {
+#if DNNL_VERSION_MAJOR >= 3
+    dnnl_memory_desc_t desc = NULL;
+    return dnnl_memory_desc_clone(&desc, from) == dnnl_success ? desc : NULL;
+#else
+    dnnl_memory_desc_t *desc = malloc(sizeof *desc);
+    if (desc) *desc = *from;
+    return desc;
+#endif
+}
+
 static void desc_free(memory_desc desc) {
     if (!desc) return;
 #if DNNL_VERSION_MAJOR >= 3
@@ -139,16 +150,12 @@ static memory_desc matrix_desc(int64_t rows, int64_t columns, int64_t stride, bo
     return desc_new(dims, library_type(type), strides);
 }
 
-static memory_desc b_desc(const struct gemm_spec *spec) {
-    dnnl_dims_t dims = {spec->inner, spec->columns};
-    if (spec->b_packed) return desc_new(dims, library_type(spec->in_type), NULL);
-    return matrix_desc(spec->inner, spec->columns, spec->b_stride, spec->b_transposed, spec->in_type);
-}
-
-static dnnl_primitive_desc_t product_desc(struct gemm_cache *cache, const struct gemm_spec *spec) {
+// `b` NULL: the library chooses its layout.
+static dnnl_primitive_desc_t product_desc(struct gemm_cache *cache, const struct gemm_spec *spec, memory_desc_view given_b) {
+    dnnl_dims_t b_dims = {spec->inner, spec->columns};
     dnnl_dims_t bias_dims = {1, spec->columns}, bias_strides = {spec->columns, 1};
     memory_desc a = matrix_desc(spec->rows, spec->inner, spec->a_stride, spec->a_transposed, spec->in_type);
-    memory_desc b = b_desc(spec);
+    memory_desc b = given_b ? desc_copy(given_b) : desc_new(b_dims, library_type(spec->in_type), NULL);
     memory_desc c = matrix_desc(spec->rows, spec->columns, spec->c_stride, false, spec->out_type);
     memory_desc bias = spec->bias ? desc_new(bias_dims, dnnl_f32, bias_strides) : NULL;
     dnnl_primitive_attr_t attr = NULL;
@@ -170,6 +177,33 @@ static dnnl_primitive_desc_t product_desc(struct gemm_cache *cache, const struct
     return product;
 }
 
+// The packed layout must serve every product with this weight, so it is what the library likes for many dense rows,
+// whatever the rows, strides and results of the product at hand. The result is the descriptor's owner.
+static dnnl_primitive_desc_t packed_layout(struct gemm_cache *cache, const struct gemm_spec *spec) {
+    struct gemm_spec typical = {.rows = 1024, .columns = spec->columns, .inner = spec->inner, .a_stride = spec->inner,
+                                .c_stride = spec->columns, .in_type = spec->in_type, .out_type = spec->in_type};
+    return product_desc(cache, &typical, NULL);
+}
+
+static memory_desc plain_layout(const struct gemm_spec *spec) {
+    return matrix_desc(spec->inner, spec->columns, spec->b_stride, spec->b_transposed, spec->in_type);
+}
+
+static dnnl_primitive_desc_t complete_desc(struct gemm_cache *cache, const struct gemm_spec *spec) {
+    dnnl_primitive_desc_t product = NULL;
+    if (spec->b_packed) {
+        dnnl_primitive_desc_t typical = packed_layout(cache, spec);
+        if (!typical) return NULL;
+        product = product_desc(cache, spec, dnnl_primitive_desc_query_md(typical, dnnl_query_weights_md, 0));
+        dnnl_primitive_desc_destroy(typical);
+    } else {
+        memory_desc plain = plain_layout(spec);
+        if (plain) product = product_desc(cache, spec, plain);
+        desc_free(plain);
+    }
+    return product;
+}
+
 // A memory object of the product's operand, without memory yet.
 static dnnl_memory_t operand(struct gemm_cache *cache, dnnl_primitive_desc_t product, dnnl_query_t what, int index) {
     dnnl_memory_t memory = NULL;
@@ -180,7 +214,7 @@ static dnnl_memory_t operand(struct gemm_cache *cache, dnnl_primitive_desc_t pro
 
 static struct gemm_entry *entry_new(struct gemm_cache *cache, const struct gemm_spec *spec) {
     struct gemm_entry *entry = calloc(1, sizeof *entry);
-    dnnl_primitive_desc_t product = product_desc(cache, spec);
+    dnnl_primitive_desc_t product = complete_desc(cache, spec);
     bool good = entry && product && dnnl_primitive_create(&entry->primitive, product) == dnnl_success;
     if (good) {
         entry->spec = *spec;
@@ -270,9 +304,7 @@ void gemm_run(struct gemm_cache *cache, struct gemm_entry *entry, const void *a,
 // ---- packed copies ----------------------------------------------------------------------------
 
 uint64_t gemm_pack_bytes(struct gemm_cache *cache, const struct gemm_spec *spec) {
-    struct gemm_spec packed = *spec;
-    packed.b_packed = true;
-    dnnl_primitive_desc_t product = product_desc(cache, &packed);
+    dnnl_primitive_desc_t product = packed_layout(cache, spec);
     if (!product) return 0;
     uint64_t bytes = desc_bytes(dnnl_primitive_desc_query_md(product, dnnl_query_weights_md, 0));
     dnnl_primitive_desc_destroy(product);
@@ -281,14 +313,10 @@ uint64_t gemm_pack_bytes(struct gemm_cache *cache, const struct gemm_spec *spec)
 
 int gemm_pack(struct gemm_cache *cache, const struct gemm_spec *spec, const void *plain, void *packed,
               struct err *err) {
-    struct gemm_spec wanted = *spec;
-    wanted.b_packed = true;
-    struct gemm_spec stored = *spec;
-    stored.b_packed = false;
-    dnnl_primitive_desc_t product = product_desc(cache, &wanted), reorder = NULL;
+    dnnl_primitive_desc_t product = packed_layout(cache, spec), reorder = NULL;
     dnnl_primitive_t primitive = NULL;
     dnnl_memory_t from = NULL, to = NULL;
-    memory_desc plain_desc = b_desc(&stored);
+    memory_desc plain_desc = plain_layout(spec);
     memory_desc_view packed_desc = product ? dnnl_primitive_desc_query_md(product, dnnl_query_weights_md, 0) : NULL;
     bool good = plain_desc && packed_desc &&
                 dnnl_reorder_primitive_desc_create(&reorder, plain_desc, cache->engine, packed_desc, cache->engine,

@@ -68,11 +68,16 @@ static void swiglu_backward(struct device *device, enum dtype type, int64_t toke
 
 static const float twice_root = 1.5957691216f; // 2 sqrt(2 / pi)
 
+// sigmoid(2 u), the same bits forward and backward
+SIMD_INLINE simd_f gelu_gate(simd_f v) {
+    simd_f square = v * v;
+    return simd_sigmoid(v * (1.0f + 0.044715f * square) * twice_root);
+}
+
 SIMD_INLINE void gelu_block(const void *x, void *out, int64_t first, int64_t end, enum dtype type) {
     EACH_VECTOR(first, end, {
         simd_f v = simd_load_upto(x, i, left, type);
-        simd_f s = simd_sigmoid(v * (1.0f + 0.044715f * v * v) * twice_root);
-        simd_store_upto(out, i, left, type, v * s);
+        simd_store_upto(out, i, left, type, v * gelu_gate(v));
     })
 }
 
@@ -81,9 +86,8 @@ SIMD_INLINE void gelu_backward_block(const void *x, const void *dout, void *dx, 
     EACH_VECTOR(first, end, {
         simd_f v = simd_load_upto(x, i, left, type);
         simd_f d = simd_load_upto(dout, i, left, type);
-        simd_f square = v * v;
-        simd_f s = simd_sigmoid(v * (1.0f + 0.044715f * square) * twice_root);
-        simd_f slope = (1.0f + 0.134145f * square) * twice_root;
+        simd_f s = gelu_gate(v);
+        simd_f slope = (1.0f + 0.134145f * v * v) * twice_root;
         if (out) simd_store_upto(out, i, left, type, v * s);
         simd_store_upto(dx, i, left, type, d * (s + v * s * (1.0f - s) * slope));
     })
