@@ -12,6 +12,8 @@ static const struct verb {
     const char *summary;
 } verbs[] = {
     {"config", verb_config, "documents the keys of a configuration, shows how one resolves"},
+    {"train", verb_train, "trains a model as a configuration says, or goes on with it"},
+    {"data", verb_data, "turns text into shards of tokens, looks at shards, checks them"},
     {"tokenizer", verb_tokenizer, "trains, inspects and applies tokenizers"},
     {"sample", verb_sample, "continues a text"},
     {"eval", verb_eval, "loss, perplexity and bits per byte of a text"},

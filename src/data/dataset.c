@@ -99,6 +99,17 @@ static int add_folder(struct dataset *set, const char *path, struct err *err) {
         return -1;
     bool split = strcmp(name, "train") == 0 || strcmp(name, "validation") == 0;
     if (split && file_exists(json_path)) return add_listed(set, parent, json_path, name, err);
+    char unfinished[4096];
+    for (int i = 0; i < 2; i++) {
+        if (file_join(unfinished, sizeof unfinished, i ? path : parent, DATASET_UNFINISHED, err) !=
+            0)
+            return -1;
+        if ((i || split) && file_exists(unfinished))
+            return err_set(err, ERR_DATA,
+                           "%s: its preparation did not end (%s is there); run `weft data prepare` "
+                           "again",
+                           path, unfinished);
+    }
     return add_found(set, path, err);
 }
 

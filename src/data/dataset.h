@@ -8,6 +8,8 @@
 #include "data/shard.h"
 #include <stdint.h>
 
+#define DATASET_UNFINISHED "dataset.unfinished" // stands in the folder while it is being prepared
+
 struct dataset {
     char **paths;
     struct shard_info *infos;
