@@ -75,3 +75,13 @@ void rope_tables(const struct model_rope *rope, int head_dim, int positions, int
             sine[(int64_t)position * half + i] = (float)(factor * sin(angle));
         }
 }
+
+int64_t rope_half_split_row(int64_t row, int head_dim) {
+    int64_t head = row / head_dim, within = row % head_dim;
+    return head * head_dim + within / 2 + within % 2 * (head_dim / 2);
+}
+
+int64_t rope_interleaved_row(int64_t row, int head_dim) {
+    int64_t head = row / head_dim, within = row % head_dim, half = head_dim / 2;
+    return head * head_dim + within % half * 2 + within / half;
+}

@@ -1,0 +1,266 @@
+// Tensors of a GGUF file: names, order of rows, types, and the writing of all of it. See gguf.h.
+#include "checkpoint/gguf.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "checkpoint/gguf_parts.h"
+#include "checkpoint/hf_parts.h"
+#include "model/rope.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ALIGN = 32, VERSION = 3 };
+static const uint32_t type_codes[] = {
+    [GGUF_F32] = 0, [GGUF_F16] = 1, [GGUF_BF16] = 30, [GGUF_Q8_0] = 8};
+
+struct target { // a tensor of the file
+    char name[64];
+    int param; // -1: the rotary factors
+    int64_t first_row, rows, columns;
+    bool interleave; // rows of each head in pairs
+    bool vector;
+    enum gguf_type type;
+    uint64_t offset;
+};
+
+static const char *const names[PARAM_ROLE_COUNT][MODEL_MAX_PARTS] = {
+    [PARAM_EMBEDDING] = {"token_embd.weight"},
+    [PARAM_POSITION] = {"position_embd.weight"},
+    [PARAM_FINAL_NORM] = {"output_norm.weight"},
+    [PARAM_FINAL_NORM_BIAS] = {"output_norm.bias"},
+    [PARAM_HEAD] = {"output.weight"},
+    [PARAM_ATTENTION_NORM] = {"attn_norm.weight"},
+    [PARAM_ATTENTION_NORM_BIAS] = {"attn_norm.bias"},
+    [PARAM_QKV] = {"attn_q.weight", "attn_k.weight", "attn_v.weight"},
+    [PARAM_QKV_BIAS] = {"attn_q.bias", "attn_k.bias", "attn_v.bias"},
+    [PARAM_Q_NORM] = {"attn_q_norm.weight"},
+    [PARAM_K_NORM] = {"attn_k_norm.weight"},
+    [PARAM_OUT] = {"attn_output.weight"},
+    [PARAM_OUT_BIAS] = {"attn_output.bias"},
+    [PARAM_MLP_NORM] = {"ffn_norm.weight"},
+    [PARAM_MLP_NORM_BIAS] = {"ffn_norm.bias"},
+    [PARAM_UP] = {"ffn_gate.weight", "ffn_up.weight"},
+    [PARAM_UP_BIAS] = {"ffn_gate.bias", "ffn_up.bias"},
+    [PARAM_DOWN] = {"ffn_down.weight"},
+    [PARAM_DOWN_BIAS] = {"ffn_down.bias"},
+};
+
+static const char *name_of(const struct model_config *c, enum param_role role, int part) {
+    if (c->family == FAMILY_GPT2) {
+        if (role == PARAM_QKV) return "attn_qkv.weight";
+        if (role == PARAM_QKV_BIAS) return "attn_qkv.bias";
+        if (role == PARAM_UP) return "ffn_up.weight";
+        if (role == PARAM_UP_BIAS) return "ffn_up.bias";
+    }
+    if (c->norm_place == NORM_AFTER && role == PARAM_ATTENTION_NORM)
+        return "post_attention_norm.weight";
+    if (c->norm_place == NORM_AFTER && role == PARAM_MLP_NORM) return "post_ffw_norm.weight";
+    return names[role][part];
+}
+
+static enum gguf_type type_of(const struct param *p, enum gguf_type wanted) {
+    if (!param_is_matrix(p) || p->role == PARAM_POSITION) return GGUF_F32;
+    if (wanted == GGUF_Q8_0 && p->columns % GGUF_Q8_VALUES != 0) return GGUF_BF16;
+    return wanted;
+}
+
+static uint64_t row_bytes(enum gguf_type type, int64_t columns) {
+    if (type == GGUF_Q8_0) return (uint64_t)columns / GGUF_Q8_VALUES * GGUF_Q8_BYTES;
+    return (uint64_t)columns * (type == GGUF_F32 ? 4 : 2);
+}
+
+static uint64_t target_bytes(const struct target *t) {
+    return (uint64_t)t->rows * row_bytes(t->type, t->columns);
+}
+
+static uint64_t aligned(uint64_t bytes) {
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+// All tensors in the order of the params, and the rotary factors of Llama 3 kind behind them.
+static struct target *list_targets(const struct model *model, const char *arch, enum gguf_type type,
+                                   int *count) {
+    const struct model_config *c = &model->config;
+    struct target *list = calloc((size_t)model->param_count * MODEL_MAX_PARTS + 1, sizeof *list);
+    int used = 0;
+    for (int i = 0; list && i < model->param_count; i++) {
+        const struct param *p = &model->params[i];
+        int parts = c->family == FAMILY_GPT2 ? 1 : p->parts;
+        int64_t row = 0;
+        for (int part = 0; part < parts; part++) {
+            struct target *t = &list[used++];
+            *t = (struct target){
+                .param = i, .first_row = row, .columns = p->columns, .vector = !param_is_matrix(p)};
+            t->rows = parts == 1 ? p->rows : p->part_rows[part];
+            t->type = type_of(p, type);
+            t->interleave = strcmp(arch, "llama") == 0 &&
+                            (p->role == PARAM_QKV || p->role == PARAM_QKV_BIAS) && part < 2;
+            if (p->layer < 0)
+                snprintf(t->name, sizeof t->name, "%s", name_of(c, p->role, part));
+            else
+                snprintf(t->name, sizeof t->name, "blk.%d.%s", p->layer, name_of(c, p->role, part));
+            row += t->rows;
+        }
+    }
+    if (list && !c->learned_positions && c->rope.scaling == ROPE_LLAMA3)
+        list[used++] = (struct target){.name = "rope_freqs.weight",
+                                       .param = -1,
+                                       .rows = c->head_dim / 2,
+                                       .columns = 1,
+                                       .vector = true,
+                                       .type = GGUF_F32};
+    uint64_t offset = 0;
+    for (int i = 0; list && i < used; i++) {
+        list[i].offset = offset;
+        offset += aligned(target_bytes(&list[i]));
+    }
+    *count = used;
+    return list;
+}
+
+static int put_header(struct file_writer *w, const struct gguf_pairs *pairs,
+                      const struct target *list, int count, struct err *err) {
+    struct gguf_pairs head = {0};
+    uint32_t version = VERSION;
+    uint64_t tensors = (uint64_t)count;
+    gguf_raw(&head, "GGUF", 4);
+    gguf_raw(&head, &version, sizeof version);
+    gguf_raw(&head, &tensors, sizeof tensors);
+    gguf_raw(&head, &pairs->count, sizeof pairs->count);
+    gguf_raw(&head, pairs->bytes.data, pairs->bytes.size);
+    for (int i = 0; i < count; i++) {
+        const struct target *t = &list[i];
+        uint32_t dims = t->vector ? 1 : 2, type = type_codes[t->type];
+        uint64_t shape[2] = {(uint64_t)(t->vector ? t->rows : t->columns),
+                             (uint64_t)t->rows}; // innermost first
+        gguf_raw_string(&head, t->name, strlen(t->name));
+        gguf_raw(&head, &dims, sizeof dims);
+        gguf_raw(&head, shape, dims * sizeof shape[0]);
+        gguf_raw(&head, &type, sizeof type);
+        gguf_raw(&head, &t->offset, sizeof t->offset);
+    }
+    static const char zeros[ALIGN];
+    gguf_raw(&head, zeros, aligned(head.bytes.size) - head.bytes.size);
+    int result = head.failed || pairs->failed
+                     ? err_set(err, ERR_MEMORY, "%s: no memory for the header", w->path)
+                     : file_writer_put(w, head.bytes.data, head.bytes.size, err);
+    text_free(&head.bytes);
+    return result;
+}
+
+void gguf_quantize_q8_0(const float *from, int64_t blocks, unsigned char *to) {
+    for (int64_t b = 0; b < blocks; b++, from += GGUF_Q8_VALUES, to += GGUF_Q8_BYTES) {
+        float largest = 0;
+        for (int i = 0; i < GGUF_Q8_VALUES; i++) largest = fmaxf(largest, fabsf(from[i]));
+        float scale = largest / 127, inverse = scale > 0 ? 1 / scale : 0;
+        uint16_t half = f16_from_float(scale);
+        memcpy(to, &half, 2);
+        for (int i = 0; i < GGUF_Q8_VALUES; i++)
+            to[2 + i] = (unsigned char)(int8_t)roundf(from[i] * inverse);
+    }
+}
+
+// Row by row: the order of rows may differ from the param's.
+static int put_rows(struct file_writer *w, const struct target *t, const float *values,
+                    int head_dim, unsigned char *row, struct hf_cast_counts *counts,
+                    struct err *err) {
+    for (int64_t r = 0; r < t->rows; r++) {
+        int64_t source = t->interleave ? rope_half_split_row(r, head_dim) : r;
+        const float *from = values + (t->first_row + source) * t->columns;
+        if (t->type == GGUF_Q8_0)
+            gguf_quantize_q8_0(from, t->columns / GGUF_Q8_VALUES, row);
+        else
+            hf_cast(from, t->columns,
+                    t->type == GGUF_F32   ? DTYPE_F32
+                    : t->type == GGUF_F16 ? DTYPE_F16
+                                          : DTYPE_BF16,
+                    row, counts);
+        if (file_writer_put(w, row, row_bytes(t->type, t->columns), err) != 0) return -1;
+    }
+    static const char zeros[ALIGN];
+    return file_writer_put(w, zeros, aligned(target_bytes(t)) - target_bytes(t), err);
+}
+
+// What llama.cpp divides each frequency by.
+static void rotary_factors(const struct model_config *c, float *out) {
+    struct model_rope plain = c->rope;
+    double a[2048], b[2048]; // head_dim is at most 4096
+    plain.scaling = ROPE_PLAIN;
+    rope_inverse_frequencies(&plain, c->head_dim, c->context, a);
+    rope_inverse_frequencies(&c->rope, c->head_dim, c->context, b);
+    for (int i = 0; i < c->head_dim / 2; i++) out[i] = (float)(a[i] / b[i]);
+}
+
+static int put_targets(struct file_writer *w, const struct model *model, const struct target *list,
+                       int count, hf_fill *fill, void *context, struct hf_cast_counts *counts,
+                       struct err *err) {
+    int64_t largest = 4096, widest = 1;
+    for (int i = 0; i < model->param_count; i++) {
+        const struct param *p = &model->params[i];
+        if (param_elements(p) > largest) largest = param_elements(p);
+        if (p->columns > widest) widest = p->columns;
+    }
+    float *values = malloc((size_t)largest * sizeof *values);
+    unsigned char *row = malloc((size_t)widest * sizeof(float));
+    int result = values && row ? 0
+                               : err_set(err, ERR_MEMORY,
+                                         "%s: no memory for a parameter of %" PRId64 " elements",
+                                         w->path, largest);
+    int filled = -1;
+    for (int i = 0; i < count && result == 0; i++) {
+        const struct target *t = &list[i];
+        if (t->param < 0) {
+            rotary_factors(&model->config, values);
+        } else if (t->param != filled) {
+            filled = t->param;
+            result = fill(context, filled, values, err);
+            int64_t bad = result == 0
+                              ? safetensors_not_finite(values, DTYPE_F32,
+                                                       param_elements(&model->params[filled]))
+                              : -1;
+            if (bad >= 0)
+                result = err_set(err, ERR_DATA,
+                                 "%s: the value at index %" PRId64
+                                 " is not finite; the model is not exported",
+                                 t->name, bad);
+        }
+        if (result == 0) result = put_rows(w, t, values, model->config.head_dim, row, counts, err);
+    }
+    free(values);
+    free(row);
+    return result;
+}
+
+int gguf_write(const char *path, const char *name, const struct model *model,
+               const struct tokenizer *tokenizer, enum gguf_type type, hf_fill *fill, void *context,
+               struct hf_cast_counts *counts, struct err *err) {
+    char staging[CHECKPOINT_PATH_BYTES];
+    struct gguf_pairs pairs = {0};
+    struct target *list = NULL;
+    struct file_writer w;
+    int count, result = -1;
+    if (snprintf(staging, sizeof staging, "%s.partial", path) >= (int)sizeof staging)
+        return err_set(err, ERR_IO, "path too long: %.100s...", path);
+    if (gguf_model_pairs(&pairs, name, &model->config, type, err) == 0 &&
+        gguf_tokenizer_pairs(&pairs, tokenizer, &model->config, err) == 0) {
+        list = list_targets(model, gguf_architecture(&model->config, NULL), type, &count);
+        result = list ? file_writer_open(&w, staging, err)
+                      : err_set(err, ERR_MEMORY, "%s: no memory", path);
+    }
+    if (result == 0) {
+        result = put_header(&w, &pairs, list, count, err);
+        if (result == 0) result = put_targets(&w, model, list, count, fill, context, counts, err);
+        if (result == 0)
+            result = file_writer_close(&w, true, err);
+        else
+            file_writer_abandon(&w);
+        if (result == 0) result = file_rename(staging, path, err);
+        if (result != 0) unlink(staging);
+    }
+    text_free(&pairs.bytes);
+    free(list);
+    return result;
+}
