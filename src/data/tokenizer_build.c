@@ -242,6 +242,6 @@ int tokenizer_merges_from_ranks(struct tokenizer *tok, struct err *err) {
         }
     }
     free(rank);
-    qsort(tok->merges, tok->merge_count, sizeof *tok->merges, compare_merges);
+    if (tok->merge_count) qsort(tok->merges, tok->merge_count, sizeof *tok->merges, compare_merges);
     return 0;
 }

@@ -162,7 +162,9 @@ uint64_t tokenizer_compute_fingerprint(const struct tokenizer *tok) {
         const int64_t parts[] = {step->kind,       step->scanner, step->behavior, step->invert,
                                  step->individual, step->split,   step->prepend};
         hash_put(&h, parts, sizeof parts);
-        put_string(&h, step->text, step->text ? strlen(step->text) : 0);
+        // A scanner stands for its pattern, whether a file spelled it out or not.
+        bool named = step->kind != SPLIT_SCANNER && step->text;
+        put_string(&h, step->text, named ? strlen(step->text) : 0);
     }
     return hash_end(&h);
 }

@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "data/tokenizer_parts.h"
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -170,7 +171,7 @@ static void folder_of(const char *path, char out[4096]) {
 
 static bool looks_like_ranks(const char *data, size_t size) {
     size_t i = 0;
-    while (i < size && i < 200 && data[i] > ' ') i++;
+    while (i < size && i < 200 && (isalnum((unsigned char)data[i]) || data[i] == '+' || data[i] == '/' || data[i] == '=')) i++;
     return i > 0 && i + 1 < size && data[i] == ' ' && data[i + 1] >= '0' && data[i + 1] <= '9';
 }
 
