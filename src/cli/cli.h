@@ -8,6 +8,7 @@ int verb_config(int argc, char **argv);
 int verb_bench(int argc, char **argv);
 int verb_data(int argc, char **argv);
 int verb_eval(int argc, char **argv);
+int verb_plot(int argc, char **argv);
 int verb_sample(int argc, char **argv);
 int verb_tokenizer(int argc, char **argv);
 int verb_train(int argc, char **argv);

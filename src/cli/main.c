@@ -15,6 +15,7 @@ static const struct verb {
     {"train", verb_train, "trains a model as a configuration says, or goes on with it"},
     {"data", verb_data, "turns text into shards of tokens, looks at shards, checks them"},
     {"tokenizer", verb_tokenizer, "trains, inspects and applies tokenizers"},
+    {"plot", verb_plot, "draws the loss of a run"},
     {"sample", verb_sample, "continues a text"},
     {"eval", verb_eval, "loss, perplexity and bits per byte of a text"},
     {"bench", verb_bench, "measures parts of the program on this machine"},
