@@ -136,8 +136,7 @@ int model_source_read(struct model_source *source, int param, float *out, struct
                        "%s: %s has %lld elements of type %s, expected %lld of type f32",
                        source->path, p->name, (long long)tensor_elements(t), dtype_name(t->type),
                        (long long)param_elements(p));
-    memcpy(out, t->data, (size_t)tensor_bytes(t));
-    return 0;
+    return checkpoint_read(source->checkpoint, p->name, out, err);
 }
 
 struct tokenizer *cli_tokenizer(const char *found, const char *given, int vocab, struct err *err) {
