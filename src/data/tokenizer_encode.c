@@ -1,13 +1,13 @@
 // Encoding. A text is cut at added tokens and, where the rules allow, at safe borders into jobs; a job is normalised,
 // split into words, and each word is looked up in a cache of word -> ids before anything is merged. The cache has two
-// direct-mapped tables: words of up to 15 bytes with up to 3 ids in half a cache line, and of up to 31 bytes with up to 7
-// ids in a whole one.
+// tables: words of up to 15 bytes with up to 3 ids in half a cache line, two of them in a set, and words of up to 31 bytes
+// with up to 7 ids in a whole line.
 #include "data/tokenizer_parts.h"
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define SHORT_BITS 15
+#define SHORT_BITS 16
 #define LONG_BITS 12
 #define JOB_BYTES ((size_t)256 * 1024)
 
@@ -84,6 +84,11 @@ static uint64_t mix(uint64_t a, uint64_t b) {
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
+// The two entries that may hold a word: one cache line.
+static struct short_entry *short_set(const struct tokenizer_scratch *s, uint64_t low, uint64_t high) {
+    return &s->short_table[(mix(low, high) & ((1u << (SHORT_BITS - 1)) - 1)) * 2];
+}
+
 // A word of 1..31 bytes through the second table, and into the tables where it fits.
 static int word_second(struct tokenizer_scratch *s, const unsigned char *word, size_t length, struct token_list *out,
                        struct err *err) {
@@ -103,7 +108,8 @@ static int word_second(struct tokenizer_scratch *s, const unsigned char *word, s
     size_t count = out->count - before;
     if (length <= 15 && count <= 3) {
         uint64_t low = key[0], high = key[1] | (uint64_t)length << 56;
-        struct short_entry *small = &s->short_table[mix(low, high) & ((1u << SHORT_BITS) - 1)];
+        struct short_entry *small = short_set(s, low, high);
+        small[1] = small[0]; // the one used longest ago gives way
         *small = (struct short_entry){{low, high}, {0}, (uint32_t)count};
         memcpy(small->ids, out->ids + before, count * sizeof(uint32_t));
     } else if (count <= 7) {
@@ -144,8 +150,13 @@ static inline const struct short_entry *short_lookup(const struct tokenizer_scra
     memcpy(&high, text + 8, 8);
     low &= keep_low[length];
     high = (high & keep_low[length > 8 ? length - 8 : 0]) | (uint64_t)length << 56;
-    const struct short_entry *entry = &s->short_table[mix(low, high) & ((1u << SHORT_BITS) - 1)];
-    return entry->key[0] == low && entry->key[1] == high ? entry : NULL;
+    struct short_entry *entry = short_set(s, low, high);
+    if (__builtin_expect(entry->key[0] == low && entry->key[1] == high, 1)) return entry;
+    if (entry[1].key[0] != low || entry[1].key[1] != high) return NULL;
+    struct short_entry found = entry[1]; // the one used last stands in front
+    entry[1] = entry[0];
+    entry[0] = found;
+    return entry;
 }
 
 // Words text[starts[k]..starts[k + 1]). `readable` bytes of text may be read.
