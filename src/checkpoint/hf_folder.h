@@ -56,6 +56,10 @@ int hf_folder_convert(const char *from, const char *to, const struct hf_write_op
 int hf_folder_count_cast(const struct hf_folder *folder, enum dtype type,
                          struct hf_cast_counts *counts, struct err *err);
 
+// The same for values at hand.
+void hf_count_cast(const float *values, int64_t count, enum dtype type,
+                   struct hf_cast_counts *counts);
+
 // Everything that hf_folder_open checks, and all data read once (finite values, files that end
 // where they say).
 int hf_folder_validate(const char *path, struct err *err);

@@ -73,6 +73,14 @@ void hf_cast(const float *from, int64_t count, enum dtype type, void *to,
     }
 }
 
+void hf_count_cast(const float *values, int64_t count, enum dtype type,
+                   struct hf_cast_counts *counts) {
+    enum { PIECE = 4096 };
+    float cast[PIECE];
+    for (int64_t at = 0; at < count; at += PIECE)
+        hf_cast(values + at, count - at < PIECE ? count - at : PIECE, type, cast, counts);
+}
+
 const char *hf_dtype_text(enum dtype type) {
     return type == DTYPE_F32    ? "float32"
            : type == DTYPE_BF16 ? "bfloat16"

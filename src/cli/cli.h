@@ -6,6 +6,7 @@
 // Each verb gets its own name as argv[0] and returns the exit status.
 int verb_config(int argc, char **argv);
 int verb_bench(int argc, char **argv);
+int verb_convert(int argc, char **argv);
 int verb_data(int argc, char **argv);
 int verb_eval(int argc, char **argv);
 int verb_plot(int argc, char **argv);

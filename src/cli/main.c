@@ -18,6 +18,7 @@ static const struct verb {
     {"plot", verb_plot, "draws the loss of a run"},
     {"sample", verb_sample, "continues a text"},
     {"eval", verb_eval, "loss, perplexity and bits per byte of a text"},
+    {"convert", verb_convert, "models to Hugging Face layout or GGUF; checks model folders"},
     {"bench", verb_bench, "measures parts of the program on this machine"},
     {NULL, NULL, NULL},
 };
