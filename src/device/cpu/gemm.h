@@ -18,11 +18,13 @@ struct gemm_spec {
 };
 
 struct gemm_entry;
+struct gemm_packing;
 struct gemm_cache {
     void *engine, *stream;
     struct gemm_entry **entries;
     int count, capacity;
     struct gemm_entry *last; // most recent hit
+    struct gemm_packing *packings; // list
     int late; // products that had to be made after preparation ended (gemm_run without gemm_prepare)
 };
 
@@ -42,6 +44,6 @@ uint64_t gemm_workspace_bytes(const struct gemm_entry *entry);
 void gemm_run(struct gemm_cache *cache, struct gemm_entry *entry, const void *a, const void *b, const float *bias, void *c,
               void *workspace);
 
-// Packed copies of B. `spec` describes the product with plain B (rows: any typical number); its b_packed is ignored.
+// Packed copies of B; the first of a shape makes the conversion, later ones reuse it. `spec` describes the product with plain B (rows: any typical number); its b_packed is ignored.
 uint64_t gemm_pack_bytes(struct gemm_cache *cache, const struct gemm_spec *spec);
 int gemm_pack(struct gemm_cache *cache, const struct gemm_spec *spec, const void *plain, void *packed, struct err *err);

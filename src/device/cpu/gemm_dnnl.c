@@ -130,14 +130,6 @@ static void entry_free(struct gemm_entry *entry) {
     free(entry);
 }
 
-void gemm_close(struct gemm_cache *cache) {
-    for (int i = 0; i < cache->count; i++) entry_free(cache->entries[i]);
-    free(cache->entries);
-    if (cache->stream) dnnl_stream_destroy(cache->stream);
-    if (cache->engine) dnnl_engine_destroy(cache->engine);
-    memset(cache, 0, sizeof *cache);
-}
-
 // ---- one product ------------------------------------------------------------------------------
 
 static dnnl_data_type_t library_type(enum dtype type) {
@@ -311,31 +303,75 @@ uint64_t gemm_pack_bytes(struct gemm_cache *cache, const struct gemm_spec *spec)
     return bytes;
 }
 
+struct gemm_packing {
+    struct gemm_spec spec;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t from, to;
+    struct gemm_packing *next;
+};
+
+static void packing_free(struct gemm_packing *packing) {
+    if (packing->from) dnnl_memory_destroy(packing->from);
+    if (packing->to) dnnl_memory_destroy(packing->to);
+    if (packing->primitive) dnnl_primitive_destroy(packing->primitive);
+    free(packing);
+}
+
+static bool same_packing(const struct gemm_spec *x, const struct gemm_spec *y) {
+    return x->columns == y->columns && x->inner == y->inner && x->b_stride == y->b_stride &&
+           x->b_transposed == y->b_transposed && x->in_type == y->in_type;
+}
+
+static struct gemm_packing *packing_new(struct gemm_cache *cache, const struct gemm_spec *spec) {
+    struct gemm_packing *packing = calloc(1, sizeof *packing);
+    dnnl_primitive_desc_t product = packed_layout(cache, spec), reorder = NULL;
+    memory_desc plain = plain_layout(spec);
+    memory_desc_view packed = product ? dnnl_primitive_desc_query_md(product, dnnl_query_weights_md, 0) : NULL;
+    bool good =
+        packing && plain && packed &&
+        dnnl_reorder_primitive_desc_create(&reorder, plain, cache->engine, packed, cache->engine, NULL) ==
+            dnnl_success &&
+        dnnl_primitive_create(&packing->primitive, reorder) == dnnl_success &&
+        dnnl_memory_create(&packing->from, plain, cache->engine, DNNL_MEMORY_NONE) == dnnl_success &&
+        dnnl_memory_create(&packing->to, packed, cache->engine, DNNL_MEMORY_NONE) == dnnl_success;
+    if (reorder) dnnl_primitive_desc_destroy(reorder);
+    if (product) dnnl_primitive_desc_destroy(product);
+    desc_free(plain);
+    if (!good) {
+        if (packing) packing_free(packing);
+        return NULL;
+    }
+    packing->spec = *spec;
+    packing->next = cache->packings;
+    return cache->packings = packing;
+}
+
 int gemm_pack(struct gemm_cache *cache, const struct gemm_spec *spec, const void *plain, void *packed,
               struct err *err) {
-    dnnl_primitive_desc_t product = packed_layout(cache, spec), reorder = NULL;
-    dnnl_primitive_t primitive = NULL;
-    dnnl_memory_t from = NULL, to = NULL;
-    memory_desc plain_desc = plain_layout(spec);
-    memory_desc_view packed_desc = product ? dnnl_primitive_desc_query_md(product, dnnl_query_weights_md, 0) : NULL;
-    bool good = plain_desc && packed_desc &&
-                dnnl_reorder_primitive_desc_create(&reorder, plain_desc, cache->engine, packed_desc, cache->engine,
-                                                   NULL) == dnnl_success &&
-                dnnl_primitive_create(&primitive, reorder) == dnnl_success &&
-                dnnl_memory_create(&from, plain_desc, cache->engine, (void *)plain) == dnnl_success &&
-                dnnl_memory_create(&to, packed_desc, cache->engine, packed) == dnnl_success;
-    if (good) {
-        dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
-        good = dnnl_primitive_execute(primitive, cache->stream, 2, args) == dnnl_success;
+    struct gemm_packing *p = cache->packings;
+    while (p && !same_packing(&p->spec, spec)) p = p->next;
+    if (!p) p = packing_new(cache, spec);
+    if (p) {
+        dnnl_memory_set_data_handle(p->from, (void *)plain);
+        dnnl_memory_set_data_handle(p->to, packed);
+        dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, p->from}, {DNNL_ARG_TO, p->to}};
+        bool good = dnnl_primitive_execute(p->primitive, cache->stream, 2, args) == dnnl_success;
         dnnl_stream_wait(cache->stream);
+        if (good) return 0;
     }
-    if (from) dnnl_memory_destroy(from);
-    if (to) dnnl_memory_destroy(to);
-    if (primitive) dnnl_primitive_destroy(primitive);
-    if (reorder) dnnl_primitive_desc_destroy(reorder);
-    desc_free(plain_desc);
-    if (product) dnnl_primitive_desc_destroy(product);
-    if (good) return 0;
     return err_set(err, ERR_INTERNAL, "oneDNN %s cannot bring a %lld x %lld matrix into its layout", gemm_version(),
                    (long long)spec->inner, (long long)spec->columns);
+}
+
+void gemm_close(struct gemm_cache *cache) {
+    for (int i = 0; i < cache->count; i++) entry_free(cache->entries[i]);
+    free(cache->entries);
+    while (cache->packings) {
+        struct gemm_packing *next = cache->packings->next;
+        packing_free(cache->packings);
+        cache->packings = next;
+    }
+    if (cache->stream) dnnl_stream_destroy(cache->stream);
+    if (cache->engine) dnnl_engine_destroy(cache->engine);
+    memset(cache, 0, sizeof *cache);
 }
