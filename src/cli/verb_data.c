@@ -84,10 +84,20 @@ static int token_option(const struct tokenizer *tok, const char *option, const c
     return err_set(err, ERR_USAGE, "%s %s: the tokenizer has no such token", option, text);
 }
 
+// The token that ends texts: what the tokenizer's files say, else a token of a name that is used
+// for nothing else.
+static int32_t usual_eod(const struct tokenizer *tok) {
+    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
+    int32_t id = tokenizer_eos(tok);
+    for (size_t i = 0; i < sizeof names / sizeof *names && id < 0; i++)
+        id = tokenizer_id_of(tok, names[i]);
+    return id;
+}
+
 static int choose_tokens(const struct prepare_words *w, struct prepare_options *o,
                          struct err *err) {
     const struct tokenizer *tok = o->tokenizer;
-    if (token_option(tok, "--eod", w->eod, tokenizer_eos(tok), &o->eod, err) != 0) return -1;
+    if (token_option(tok, "--eod", w->eod, usual_eod(tok), &o->eod, err) != 0) return -1;
     if (o->eod < 0 && !w->eod)
         return err_set(err, ERR_USAGE,
                        "the tokenizer names no end of text; name a token with --eod, or use --eod "

@@ -85,11 +85,11 @@ static int json_text(const struct prepare_encoder *e, const struct input_record 
     json_error_t why;
     *tree = json_loadb(bytes, record->size, JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
     if (!*tree)
-        return err_set(
-            err, ERR_DATA,
-            "%s: line %llu: not valid JSON (column %d: %s); --skip-bad counts such lines "
-            "and goes on",
-            name, line, why.column, why.text);
+        return err_set(err, ERR_DATA, "%s: line %llu: not valid JSON (column %d: %s); %s", name,
+                       line, why.column, why.text,
+                       record->size && bytes[0] == '['
+                           ? "one object per line is expected, not an array over several lines"
+                           : "--skip-bad counts such lines and goes on");
     if (!json_is_object(*tree))
         return err_set(
             err, ERR_DATA,

@@ -149,7 +149,11 @@ int prepare_folder_finish(struct prepare_folder *f, const struct prepare_counts 
     json_decref(tree);
     if (!text) return err_set(err, ERR_MEMORY, "no memory for dataset.json");
     int result = inner_path(f, "dataset.json", path, err);
-    if (result == 0) result = file_replace(path, text, strlen(text), err);
+    if (result == 0) {
+        size_t length = strlen(text);
+        text[length] = '\n'; // in the place of the NUL
+        result = file_replace(path, text, length + 1, err);
+    }
     free(text);
     if (result == 0) result = inner_path(f, DATASET_UNFINISHED, path, err);
     if (result == 0 && unlink(path) != 0) result = err_set_errno(err, "%s: cannot remove it", path);
