@@ -63,10 +63,10 @@ TEST(recomputation_keeps_the_bits) {
             two_batches(b, c.vocab);
             struct engine_options o = {
                 .compute = type ? DTYPE_BF16 : DTYPE_F32, .rows = 12, .context = 50};
-            struct run none = run_of(&c, o, 2, b, 2);
+            struct run none = run_of(&c, o, 1, b, 2);
             for (int mode = RECOMPUTE_SELECTIVE; mode <= RECOMPUTE_FULL; mode++) {
                 o.recompute = (enum engine_recompute)mode;
-                struct run other = run_of(&c, o, 2, b, 2);
+                struct run other = run_of(&c, o, 1, b, 2);
                 if (!same(&none, &other))
                     test_fail(__FILE__, __LINE__, "%s, %s: mode %d differs from none", kinds[k],
                               dtype_name(o.compute), mode);
@@ -88,7 +88,7 @@ TEST(threads_and_split_backward_keep_the_bits) {
         if (!same(&one, &two))
             test_fail(__FILE__, __LINE__, "%s: one and two threads differ", kinds[k]);
         o.split_backward = true;
-        struct run split = run_of(&c, o, 2, b, 2);
+        struct run split = run_of(&c, o, 1, b, 2);
         if (!same(&split, &two))
             test_fail(__FILE__, __LINE__, "%s: separate weight halves differ", kinds[k]);
         run_free(&one);
@@ -105,10 +105,10 @@ TEST(control_order_and_bits_are_seen) {
     struct batch b[2];
     two_batches(b, c.vocab);
     struct engine_options o = {.compute = DTYPE_BF16, .rows = 12, .context = 50};
-    struct run first = run_of(&c, o, 2, b, 2);
+    struct run first = run_of(&c, o, 1, b, 2);
     struct batch three[3] = {b[0], b[1], fixture_batch(12, 50, c.vocab, 9)};
     struct batch reversed[3] = {three[2], three[1], three[0]};
-    struct run up = run_of(&c, o, 2, three, 3), down = run_of(&c, o, 2, reversed, 3);
+    struct run up = run_of(&c, o, 1, three, 3), down = run_of(&c, o, 1, reversed, 3);
     CHECK(!same(&up, &down)); // last in, first out
     CHECK(fixture_difference(down.gradients, up.gradients, up.count) < 1e-3);
     struct run flipped = first;
@@ -117,7 +117,7 @@ TEST(control_order_and_bits_are_seen) {
     ((unsigned char *)flipped.gradients)[first.count] ^= 1;
     CHECK(!same(&first, &flipped));
     o.compute = DTYPE_F32;
-    struct run exact = run_of(&c, o, 2, b, 2);
+    struct run exact = run_of(&c, o, 1, b, 2);
     CHECK(!same(&first, &exact));
     // bf16 stays near FP32.
     CHECK_CLOSE(first.loss[0], exact.loss[0], 0.01);
@@ -158,7 +158,7 @@ static void check_splits(enum dtype type, double tolerance) {
         for (int row = 0; row < 6; row += cuts[k][count++])
             parts[count] = slice(&whole, row, cuts[k][count]);
         struct engine_options o = {.compute = type, .rows = 6, .context = 20};
-        struct run r = run_of(&c, o, 2, parts, count);
+        struct run r = run_of(&c, o, 1, parts, count);
         for (int i = 0; i < count; i++) fixture_free(&parts[i]);
         if (k == 0) {
             reference = r;
@@ -235,7 +235,7 @@ TEST(packed_documents_equal_documents_alone) {
         struct model_config c = fixture_config(kinds[k]);
         struct engine_options o = {.compute = DTYPE_F32, .rows = 1, .context = 30};
         struct fixture f;
-        fixture_open(&f, &c, o, 2, DEVICE_ISA_BEST);
+        fixture_open(&f, &c, o, 1, DEVICE_ISA_BEST);
         struct err err = {0};
         struct batch packed = fixture_packed(lengths, 4, 30, c.vocab, 10);
         float loss[30], alone[30];
@@ -269,7 +269,7 @@ TEST(lengths_of_micro_batches_may_change) {
     struct batch parts[3] = {fixture_batch(1, 8, c.vocab, 1), fixture_batch(1, 5, c.vocab, 2),
                              fixture_batch(1, 8, c.vocab, 3)};
     struct engine_options o = {.compute = DTYPE_F32, .rows = 1, .context = 24};
-    struct run split = run_of(&c, o, 2, parts, 3);
+    struct run split = run_of(&c, o, 1, parts, 3);
     struct batch joined = fixture_batch(1, 21, c.vocab, 1);
     int at = 0;
     for (int p = 0; p < 3; p++)
@@ -280,7 +280,7 @@ TEST(lengths_of_micro_batches_may_change) {
             joined.attend_from[at] = first;
         }
     fixture_count(&joined);
-    struct run whole = run_of(&c, o, 2, &joined, 1);
+    struct run whole = run_of(&c, o, 1, &joined, 1);
     CHECK_CLOSE(split.loss[0], whole.loss[0], 1e-6);
     CHECK(fixture_difference(split.gradients, whole.gradients, whole.count) < 1e-5);
     run_free(&split);

@@ -185,7 +185,7 @@ static void check_golden(const char *name, bool gradients) {
             options.rows = (int)json_array_size(batch);
             options.context = (int)json_array_size(json_array_get(batch, 0));
         }
-        fixture_open(&f, &hf_folder_model(folder)->config, options, 2, DEVICE_ISA_BEST);
+        fixture_open(&f, &hf_folder_model(folder)->config, options, 1, DEVICE_ISA_BEST);
         load(&f, folder);
         if (part == 0) check_logits(&f, expected);
         if (part == 1) check_gradients(&f, json_object_get(expected, "gradients"));

@@ -47,7 +47,7 @@ static void check_kind(const char *kind) {
     struct model_config config = fixture_config(kind);
     struct engine_options options = {.compute = DTYPE_F32, .rows = 2, .context = 11, .train = true};
     struct fixture f;
-    fixture_open(&f, &config, options, 2, DEVICE_ISA_PORTABLE);
+    fixture_open(&f, &config, options, 1, DEVICE_ISA_PORTABLE);
     struct batch b = fixture_batch(2, 11, config.vocab, 3);
     b.target[4] = b.target[17] = -1;
     fixture_count(&b);
