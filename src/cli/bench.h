@@ -3,4 +3,5 @@
 #pragma once
 
 int bench_attention(int argc, char **argv);
+int bench_loader(int argc, char **argv);
 int bench_tokenizer(int argc, char **argv);

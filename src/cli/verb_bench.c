@@ -11,6 +11,7 @@ static const struct bench {
     const char *summary;
 } benches[] = {
     {"attention", bench_attention, "tiled attention against the product rate, and against storing the scores"},
+    {"loader", bench_loader, "micro-batches from shards, in every mode and order"},
     {"tokenizer", bench_tokenizer, "text to ids, and learning a vocabulary"},
     {NULL, NULL, NULL},
 };
