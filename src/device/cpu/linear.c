@@ -26,8 +26,7 @@ static bool converts(const struct cpu_device *cpu, enum dtype type) {
 // oneDNN reads a plain FP32 B in place. When its rows lie a multiple of 4 KiB apart, a column of it falls into one set of
 // the first cache and the product runs at half speed (measured with 3072 columns): a copy with other strides is cheap.
 static bool needs_spread(const struct gemm_spec *spec) {
-    return spec->in_type == DTYPE_F32 && !spec->b_packed && !spec->b_transposed && spec->rows >= 64 &&
-           spec->b_stride % 1024 == 0;
+    return spec->in_type == DTYPE_F32 && !spec->b_packed && !spec->b_transposed && spec->b_stride % 1024 == 0;
 }
 
 static int64_t spread(int64_t stride) {
