@@ -3,5 +3,7 @@
 #pragma once
 
 int bench_attention(int argc, char **argv);
+int bench_gemm(int argc, char **argv);
 int bench_loader(int argc, char **argv);
+int bench_step(int argc, char **argv);
 int bench_tokenizer(int argc, char **argv);

@@ -12,6 +12,8 @@ static const struct bench {
 } benches[] = {
     {"attention", bench_attention, "tiled attention against the product rate, and against storing the scores"},
     {"loader", bench_loader, "micro-batches from shards, in every mode and order"},
+    {"step", bench_step, "a training step: tokens per second, MFU, memory, seconds by kernel group"},
+    {"gemm", bench_gemm, "matrix products and the kernels between them: rates, share of the bandwidth"},
     {"tokenizer", bench_tokenizer, "text to ids, and learning a vocabulary"},
     {NULL, NULL, NULL},
 };
