@@ -1,5 +1,5 @@
-// The benchmarks of `weft bench`, each in a file bench_<name>.c. argv[0] is the benchmark's name; returns the exit status.
-// A new one is a line here and a line in the table of verb_bench.c.
+// The benchmarks of `weft bench`, each in a file bench_<name>.c. argv[0] is the benchmark's name;
+// returns the exit status. A new one is a line here and a line in the table of verb_bench.c.
 #pragma once
 
 int bench_attention(int argc, char **argv);

@@ -13,10 +13,14 @@
 static const char help[] =
     "usage: weft bench tokenizer [--tokenizer PATH] [--text FILE] [--seconds S] [--json]\n"
     "\n"
-    "Encodes a text again and again on one thread and on all, and prints MB/s (10^6 bytes of text per second):\n"
-    "cold is the first pass with empty caches, warm the fastest later one. Then a vocabulary of 8,192 is learned from the\n"
-    "text repeated or cut to 5 MB. Without --text the text is made up of random words whose frequencies follow Zipf's\n"
-    "law, and without --tokenizer the tokenizer is trained on it: figures for comparison with real ones only.\n";
+    "Encodes a text again and again on one thread and on all, and prints MB/s (10^6 bytes of text "
+    "per second):\n"
+    "cold is the first pass with empty caches, warm the fastest later one. Then a vocabulary of "
+    "8,192 is learned from the\n"
+    "text repeated or cut to 5 MB. Without --text the text is made up of random words whose "
+    "frequencies follow Zipf's\n"
+    "law, and without --tokenizer the tokenizer is trained on it: figures for comparison with real "
+    "ones only.\n";
 
 #define TRAIN_BYTES ((size_t)5000000)
 
@@ -31,7 +35,8 @@ static int made_text(struct text *out, size_t bytes) {
         if (word >= WORDS) word = WORDS - 1;
         uint64_t letters = 2 + random_key(word, "length") % 7;
         char spelled[16];
-        for (uint64_t k = 0; k < letters; k++) spelled[k] = "etaoinshrdlucmfwypvbgkjqxz"[random_key(word * 16 + k, "letter") % 26];
+        for (uint64_t k = 0; k < letters; k++)
+            spelled[k] = "etaoinshrdlucmfwypvbgkjqxz"[random_key(word * 16 + k, "letter") % 26];
         if (text_put(out, spelled, letters) != 0) return -1;
         const char *behind = i % 97 == 96 ? ".\n\n" : i % 11 == 10 ? ", " : " ";
         if (text_puts(out, behind) != 0) return -1;
@@ -44,8 +49,8 @@ struct figures {
     size_t ids;
 };
 
-static int measure_encoding(const struct tokenizer *tok, const char *text, size_t size, double seconds,
-                            struct figures *f, struct err *err) {
+static int measure_encoding(const struct tokenizer *tok, const char *text, size_t size,
+                            double seconds, struct figures *f, struct err *err) {
     struct token_list ids = {0};
     struct tokenizer_scratch *scratch = tokenizer_scratch_new(tok, err);
     int failed = !scratch;
@@ -66,7 +71,8 @@ static int measure_encoding(const struct tokenizer *tok, const char *text, size_
         double speed = (double)size / 1e6 / (clock_seconds() - begin);
         if (speed > f->parallel) f->parallel = speed;
     }
-    if (!failed && ids.count != f->ids) failed = err_set(err, ERR_INTERNAL, "threads gave other ids");
+    if (!failed && ids.count != f->ids)
+        failed = err_set(err, ERR_INTERNAL, "threads gave other ids");
     tokenizer_scratch_free(scratch);
     token_list_free(&ids);
     return failed ? -1 : 0;
@@ -93,22 +99,25 @@ static struct tokenizer *train(const char *text, size_t size, double *seconds, s
 
 static void print_figures(const struct figures *f, size_t size, uint32_t vocab_size, bool json) {
     if (json) {
-        json_t *root = json_pack("{s:I, s:I, s:i, s:f, s:f, s:f, s:f}", "text_bytes", (json_int_t)size, "ids",
-                                 (json_int_t)f->ids, "vocab_size", (int)vocab_size, "cold_mb_per_second", f->cold,
-                                 "warm_mb_per_second", f->warm, "all_threads_mb_per_second", f->parallel,
-                                 "train_8192_on_5mb_seconds", f->train_seconds);
+        json_t *root =
+            json_pack("{s:I, s:I, s:i, s:f, s:f, s:f, s:f}", "text_bytes", (json_int_t)size, "ids",
+                      (json_int_t)f->ids, "vocab_size", (int)vocab_size, "cold_mb_per_second",
+                      f->cold, "warm_mb_per_second", f->warm, "all_threads_mb_per_second",
+                      f->parallel, "train_8192_on_5mb_seconds", f->train_seconds);
         json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
         printf("\n");
         json_decref(root);
         return;
     }
-    printf("text            %.1f MB, %zu ids, vocabulary %u\n", (double)size / 1e6, f->ids, vocab_size);
+    printf("text            %.1f MB, %zu ids, vocabulary %u\n", (double)size / 1e6, f->ids,
+           vocab_size);
     printf("one thread      %.1f MB/s warm, %.1f MB/s cold\n", f->warm, f->cold);
     printf("all threads     %.1f MB/s, start of threads and caches included\n", f->parallel);
     printf("training        8,192 tokens on 5 MB in %.2f s\n", f->train_seconds);
 }
 
-static int run(const char *tokenizer, const char *path, double seconds, bool json, struct err *err) {
+static int run(const char *tokenizer, const char *path, double seconds, bool json,
+               struct err *err) {
     struct text text = {0};
     struct figures f = {0};
     if (path) {
@@ -149,7 +158,9 @@ int bench_tokenizer(int argc, char **argv) {
         else if (strcmp(argv[i], "--seconds") == 0 && more)
             seconds = strtod(argv[++i], NULL);
         else {
-            err_set(&err, ERR_USAGE, "bench tokenizer: \"%s\": expected --tokenizer PATH, --text FILE, --seconds S or --json",
+            err_set(&err, ERR_USAGE,
+                    "bench tokenizer: \"%s\": expected --tokenizer PATH, --text FILE, --seconds S "
+                    "or --json",
                     argv[i]);
             return cli_fail(&err);
         }

@@ -10,17 +10,21 @@ static const struct bench {
     int (*run)(int argc, char **argv);
     const char *summary;
 } benches[] = {
-    {"attention", bench_attention, "tiled attention against the product rate, and against storing the scores"},
+    {"attention", bench_attention,
+     "tiled attention against the product rate, and against storing the scores"},
     {"loader", bench_loader, "micro-batches from shards, in every mode and order"},
-    {"step", bench_step, "a training step: tokens per second, MFU, memory, seconds by kernel group"},
-    {"gemm", bench_gemm, "matrix products and the kernels between them: rates, share of the bandwidth"},
+    {"step", bench_step,
+     "a training step: tokens per second, MFU, memory, seconds by kernel group"},
+    {"gemm", bench_gemm,
+     "matrix products and the kernels between them: rates, share of the bandwidth"},
     {"tokenizer", bench_tokenizer, "text to ids, and learning a vocabulary"},
     {NULL, NULL, NULL},
 };
 
 static void print_help(FILE *to) {
     fprintf(to, "usage: weft bench NAME [options] [--json]\n\n");
-    for (const struct bench *b = benches; b->name; b++) fprintf(to, "  %-12s %s\n", b->name, b->summary);
+    for (const struct bench *b = benches; b->name; b++)
+        fprintf(to, "  %-12s %s\n", b->name, b->summary);
     fprintf(to, "\nweft bench NAME --help describes one of them\n");
 }
 
@@ -41,7 +45,7 @@ int verb_bench(int argc, char **argv) {
     }
     const char *nearest = text_nearest(argv[1], names, count);
     struct err err = {0};
-    err_set(&err, ERR_USAGE, "unknown benchmark \"%s\"%s%s%s", argv[1], nearest ? "; did you mean \"" : "",
-            nearest ? nearest : "", nearest ? "\"?" : "");
+    err_set(&err, ERR_USAGE, "unknown benchmark \"%s\"%s%s%s", argv[1],
+            nearest ? "; did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?" : "");
     return cli_fail(&err);
 }

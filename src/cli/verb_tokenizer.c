@@ -17,14 +17,17 @@ static const char help[] =
     "       weft tokenizer decode --tokenizer PATH [options] [FILE]\n"
     "       weft tokenizer info PATH [--json]\n"
     "\n"
-    "PATH is a folder or a file: tokenizer.json, vocab.json with merges.txt, a SentencePiece BPE model, or a tiktoken\n"
+    "PATH is a folder or a file: tokenizer.json, vocab.json with merges.txt, a SentencePiece BPE "
+    "model, or a tiktoken\n"
     "rank file. FILE is standard input when absent or \"-\".\n"
     "\n"
     "train learns a byte-level BPE from text and writes tokenizer.json and tokenizer_config.json:\n"
     "  --vocab-size N    tokens, the 256 bytes and the special tokens included\n"
     "  --out FOLDER      made when absent\n"
-    "  --special TEXT    a special token (may be repeated; the first ends documents); default <|endoftext|>\n"
-    "  --split KIND      gpt2, llama3, qwen2 or smollm2: how text is cut into words; default llama3\n"
+    "  --special TEXT    a special token (may be repeated; the first ends documents); default "
+    "<|endoftext|>\n"
+    "  --split KIND      gpt2, llama3, qwen2 or smollm2: how text is cut into words; default "
+    "llama3\n"
     "  --least-count N   pairs seen fewer times are not merged; default 2\n"
     "  --threads N       default: all\n"
     "encode prints ids separated by spaces:\n"
@@ -64,15 +67,22 @@ static int parse(int argc, char **argv, struct arguments *a) {
     const struct {
         const char *name;
         bool *flag;
-    } flags[] = {{"--parse-special", &a->parse_special}, {"--bos", &a->bos},           {"--eos", &a->eos},
-                 {"--count", &a->count},                 {"--skip-special", &a->skip_special}, {"--json", &a->json}};
+    } flags[] = {{"--parse-special", &a->parse_special},
+                 {"--bos", &a->bos},
+                 {"--eos", &a->eos},
+                 {"--count", &a->count},
+                 {"--skip-special", &a->skip_special},
+                 {"--json", &a->json}};
     const struct {
         const char *name;
         const char **text;
         long *value;
-    } options[] = {{"--tokenizer", &a->tokenizer, NULL},     {"--out", &a->out, NULL},
-                   {"--split", &a->split, NULL},             {"--vocab-size", NULL, &a->vocab_size},
-                   {"--least-count", NULL, &a->least_count}, {"--threads", NULL, &a->threads}};
+    } options[] = {{"--tokenizer", &a->tokenizer, NULL},
+                   {"--out", &a->out, NULL},
+                   {"--split", &a->split, NULL},
+                   {"--vocab-size", NULL, &a->vocab_size},
+                   {"--least-count", NULL, &a->least_count},
+                   {"--threads", NULL, &a->threads}};
     for (int i = 0; i < argc; i++) {
         bool known = false;
         if (argv[i][0] != '-' || argv[i][1] == 0) {
@@ -97,7 +107,8 @@ static int parse(int argc, char **argv, struct arguments *a) {
                 return usage("\"%s\": expected a whole number", argv[i]);
             }
         }
-        if (!known) return usage("unknown option \"%s\"; weft tokenizer --help lists them", argv[i]);
+        if (!known)
+            return usage("unknown option \"%s\"; weft tokenizer --help lists them", argv[i]);
     }
     return 0;
 }
@@ -123,7 +134,8 @@ static void show_progress(uint32_t done, uint32_t total, void *context) {
     fprintf(stderr, "\rmerges %u of %u", done, total);
 }
 
-static int train_on(const struct arguments *a, const struct tokenizer_train_text *texts, struct err *err) {
+static int train_on(const struct arguments *a, const struct tokenizer_train_text *texts,
+                    struct err *err) {
     static const char *const kinds[] = {"gpt2", "llama3", "qwen2", "smollm2"};
     static const char *const usual[] = {"<|endoftext|>"};
     struct tokenizer_train_options options = {
@@ -138,10 +150,13 @@ static int train_on(const struct arguments *a, const struct tokenizer_train_text
     size_t kind = 1, bytes = 0;
     if (a->split)
         for (kind = 0; kind < 4 && strcmp(a->split, kinds[kind]) != 0;) kind++;
-    if (kind == 4) return err_set(err, ERR_USAGE, "--split %s: expected gpt2, llama3, qwen2 or smollm2", a->split);
+    if (kind == 4)
+        return err_set(err, ERR_USAGE, "--split %s: expected gpt2, llama3, qwen2 or smollm2",
+                       a->split);
     options.split = (enum tokenizer_split)kind;
     for (size_t i = 0; i < a->file_count; i++) bytes += texts[i].size;
-    if (bytes == 0) return err_set(err, ERR_DATA, "there is no text to train on: the files are empty");
+    if (bytes == 0)
+        return err_set(err, ERR_DATA, "there is no text to train on: the files are empty");
     double begin = clock_seconds();
     struct tokenizer *tok = tokenizer_train(texts, a->file_count, &options, err);
     if (!tok) return -1;
@@ -149,17 +164,21 @@ static int train_on(const struct arguments *a, const struct tokenizer_train_text
     char size[32], count[32];
     fprintf(stderr, "\r");
     if (!failed)
-        printf("%s: %s tokens from %s in %.2f s\n", a->out, text_count(tokenizer_vocab_size(tok), count),
-               text_bytes(bytes, size), clock_seconds() - begin);
+        printf("%s: %s tokens from %s in %.2f s\n", a->out,
+               text_count(tokenizer_vocab_size(tok), count), text_bytes(bytes, size),
+               clock_seconds() - begin);
     if (!failed && tokenizer_vocab_size(tok) < options.vocab_size)
-        fprintf(stderr, "weft: fewer tokens than asked for: no pair is left that occurs often enough\n");
+        fprintf(stderr,
+                "weft: fewer tokens than asked for: no pair is left that occurs often enough\n");
     tokenizer_free(tok);
     return failed;
 }
 
 static int run_train(const struct arguments *a, struct err *err) {
     if (!a->out || a->vocab_size == 0 || a->file_count == 0)
-        return err_set(err, ERR_USAGE, "train needs --vocab-size, --out and a text file; see weft tokenizer --help");
+        return err_set(
+            err, ERR_USAGE,
+            "train needs --vocab-size, --out and a text file; see weft tokenizer --help");
     struct tokenizer_train_text *texts = calloc(a->file_count, sizeof *texts);
     if (!texts) return err_set(err, ERR_MEMORY, "no memory for the list of files");
     int failed = 0;
@@ -174,34 +193,38 @@ static int run_train(const struct arguments *a, struct err *err) {
     return failed;
 }
 
-static int run_encode(const struct arguments *a, const struct tokenizer *tok, const char *data, size_t size,
-                      struct err *err) {
+static int run_encode(const struct arguments *a, const struct tokenizer *tok, const char *data,
+                      size_t size, struct err *err) {
     struct token_list ids = {0};
     uint64_t invalid = 0;
-    unsigned flags = (a->parse_special ? TOKENIZER_PARSE_SPECIAL : 0u) | (a->bos ? TOKENIZER_ADD_BOS : 0u) |
-                     (a->eos ? TOKENIZER_ADD_EOS : 0u);
-    int failed = tokenizer_encode_parallel(tok, data, size, flags, (int)a->threads, &ids, &invalid, err);
+    unsigned flags = (a->parse_special ? TOKENIZER_PARSE_SPECIAL : 0u) |
+                     (a->bos ? TOKENIZER_ADD_BOS : 0u) | (a->eos ? TOKENIZER_ADD_EOS : 0u);
+    int failed =
+        tokenizer_encode_parallel(tok, data, size, flags, (int)a->threads, &ids, &invalid, err);
     if (!failed && a->count) printf("%zu\n", ids.count);
     if (!failed && !a->count) {
         for (size_t i = 0; i < ids.count; i++) printf(i ? " %u" : "%u", ids.ids[i]);
         printf("\n");
     }
     if (!failed && invalid > 0)
-        fprintf(stderr, "weft: %llu bytes of the text are not valid UTF-8; they were kept as bytes where the tokenizer can\n",
+        fprintf(stderr,
+                "weft: %llu bytes of the text are not valid UTF-8; they were kept as bytes where "
+                "the tokenizer can\n",
                 (unsigned long long)invalid);
     token_list_free(&ids);
     return failed;
 }
 
-static int run_decode(const struct arguments *a, const struct tokenizer *tok, const char *data, size_t size,
-                      struct err *err) {
+static int run_decode(const struct arguments *a, const struct tokenizer *tok, const char *data,
+                      size_t size, struct err *err) {
     struct token_list ids = {0};
     struct text out = {0};
     int failed = 0;
     for (size_t i = 0; i < size && !failed;) {
         uint64_t id = 0;
         size_t begin = i;
-        for (; i < size && isdigit((unsigned char)data[i]) && id <= UINT32_MAX; i++) id = id * 10 + (uint64_t)(data[i] - '0');
+        for (; i < size && isdigit((unsigned char)data[i]) && id <= UINT32_MAX; i++)
+            id = id * 10 + (uint64_t)(data[i] - '0');
         if (id > UINT32_MAX) failed = err_set(err, ERR_DATA, "an id in the input is out of range");
         if (!failed && i > begin && token_list_put(&ids, (uint32_t)id) != 0)
             failed = err_set(err, ERR_MEMORY, "no memory for token ids");
@@ -220,39 +243,52 @@ static void print_info(const struct tokenizer *tok, bool json) {
     const struct {
         const char *name;
         int32_t id;
-    } ids[] = {{"bos", tokenizer_bos(tok)}, {"eos", tokenizer_eos(tok)}, {"eot", tokenizer_eot(tok)},
-               {"pad", tokenizer_pad(tok)}, {"unk", tokenizer_unk(tok)}};
-    const char *kind = tokenizer_kind(tok) == TOKENIZER_BYTE_LEVEL ? "byte-level BPE" : "BPE over characters";
+    } ids[] = {{"bos", tokenizer_bos(tok)},
+               {"eos", tokenizer_eos(tok)},
+               {"eot", tokenizer_eot(tok)},
+               {"pad", tokenizer_pad(tok)},
+               {"unk", tokenizer_unk(tok)}};
+    const char *kind =
+        tokenizer_kind(tok) == TOKENIZER_BYTE_LEVEL ? "byte-level BPE" : "BPE over characters";
     if (json) {
-        json_t *root = json_pack("{s:s, s:i, s:I, s:s, s:s, s:b, s:b, s:b}", "kind", kind, "vocab_size",
-                                 (int)tokenizer_vocab_size(tok), "merges", (json_int_t)tokenizer_merge_count(tok),
-                                 "pre_tokenizer", tokenizer_gguf_pre(tok), "fingerprint", hash, "lossless",
-                                 tokenizer_lossless(tok), "add_bos", tokenizer_add_bos(tok), "add_eos",
-                                 tokenizer_add_eos(tok));
-        for (size_t i = 0; i < 5; i++) json_object_set_new(root, ids[i].name, json_integer(ids[i].id));
+        json_t *root = json_pack("{s:s, s:i, s:I, s:s, s:s, s:b, s:b, s:b}", "kind", kind,
+                                 "vocab_size", (int)tokenizer_vocab_size(tok), "merges",
+                                 (json_int_t)tokenizer_merge_count(tok), "pre_tokenizer",
+                                 tokenizer_gguf_pre(tok), "fingerprint", hash, "lossless",
+                                 tokenizer_lossless(tok), "add_bos", tokenizer_add_bos(tok),
+                                 "add_eos", tokenizer_add_eos(tok));
+        for (size_t i = 0; i < 5; i++)
+            json_object_set_new(root, ids[i].name, json_integer(ids[i].id));
         json_dumpf(root, stdout, JSON_INDENT(1));
         printf("\n");
         json_decref(root);
         return;
     }
-    printf("kind           %s\nvocabulary     %u tokens, %zu merges\npre-tokenizer  %s\nfingerprint    %s\n", kind,
-           tokenizer_vocab_size(tok), tokenizer_merge_count(tok), tokenizer_gguf_pre(tok), hash);
-    printf("lossless       %s\n", tokenizer_lossless(tok) ? "yes: any bytes come back as they were" : "no");
+    printf("kind           %s\nvocabulary     %u tokens, %zu merges\npre-tokenizer  "
+           "%s\nfingerprint    %s\n",
+           kind, tokenizer_vocab_size(tok), tokenizer_merge_count(tok), tokenizer_gguf_pre(tok),
+           hash);
+    printf("lossless       %s\n",
+           tokenizer_lossless(tok) ? "yes: any bytes come back as they were" : "no");
     for (size_t i = 0; i < 5; i++) {
         size_t length;
         if (ids[i].id < 0) continue;
         const unsigned char *bytes = tokenizer_token_bytes(tok, (uint32_t)ids[i].id, &length);
-        printf("%-14s %d  %.*s\n", ids[i].name, ids[i].id, bytes ? (int)length : 0, bytes ? (const char *)bytes : "");
+        printf("%-14s %d  %.*s\n", ids[i].name, ids[i].id, bytes ? (int)length : 0,
+               bytes ? (const char *)bytes : "");
     }
-    printf("added to text  %s\n", tokenizer_add_bos(tok) ? (tokenizer_add_eos(tok) ? "bos, eos" : "bos")
-                                                         : (tokenizer_add_eos(tok) ? "eos" : "nothing"));
-    if (tokenizer_chat_template(tok)) printf("chat template  %zu bytes\n", strlen(tokenizer_chat_template(tok)));
+    printf("added to text  %s\n", tokenizer_add_bos(tok)
+                                      ? (tokenizer_add_eos(tok) ? "bos, eos" : "bos")
+                                      : (tokenizer_add_eos(tok) ? "eos" : "nothing"));
+    if (tokenizer_chat_template(tok))
+        printf("chat template  %zu bytes\n", strlen(tokenizer_chat_template(tok)));
 }
 
 static int run_with_tokenizer(const char *verb, const struct arguments *a, struct err *err) {
     bool info = strcmp(verb, "info") == 0;
     const char *path = a->tokenizer ? a->tokenizer : info && a->file_count ? a->files[0] : NULL;
-    if (!path) return err_set(err, ERR_USAGE, "%s needs a tokenizer; see weft tokenizer --help", verb);
+    if (!path)
+        return err_set(err, ERR_USAGE, "%s needs a tokenizer; see weft tokenizer --help", verb);
     if (!info && a->file_count > 1) return err_set(err, ERR_USAGE, "%s takes one file", verb);
     struct tokenizer *tok = tokenizer_load(path, err);
     if (!tok) return -1;
@@ -264,7 +300,8 @@ static int run_with_tokenizer(const char *verb, const struct arguments *a, struc
     } else {
         failed = read_all(a->file_count ? a->files[0] : NULL, &data, &size, err);
         if (!failed)
-            failed = strcmp(verb, "encode") == 0 ? run_encode(a, tok, data, size, err) : run_decode(a, tok, data, size, err);
+            failed = strcmp(verb, "encode") == 0 ? run_encode(a, tok, data, size, err)
+                                                 : run_decode(a, tok, data, size, err);
     }
     free(data);
     tokenizer_free(tok);
@@ -283,13 +320,15 @@ int verb_tokenizer(int argc, char **argv) {
             return 0;
         }
     bool train = strcmp(verb, "train") == 0;
-    if (!train && strcmp(verb, "encode") != 0 && strcmp(verb, "decode") != 0 && strcmp(verb, "info") != 0)
+    if (!train && strcmp(verb, "encode") != 0 && strcmp(verb, "decode") != 0 &&
+        strcmp(verb, "info") != 0)
         return usage("weft tokenizer: expected train, encode, decode or info, found \"%s\"", verb);
     struct arguments a = {.least_count = 2, .files = calloc((size_t)argc, sizeof(char *))};
     struct err err = {0};
     if (!a.files) return 5;
     int status = parse(argc - 2, argv + 2, &a);
-    if (status == 0 && (train ? run_train(&a, &err) : run_with_tokenizer(verb, &a, &err)) != 0) status = cli_fail(&err);
+    if (status == 0 && (train ? run_train(&a, &err) : run_with_tokenizer(verb, &a, &err)) != 0)
+        status = cli_fail(&err);
     free(a.files);
     return status;
 }

@@ -1,4 +1,5 @@
-// Class bits of ASCII bytes: portable C, AVX2 and AVX-512 versions of one function, chosen at run time.
+// Class bits of ASCII bytes: portable C, AVX2 and AVX-512 versions of one function, chosen at run
+// time.
 #include "data/pretokenize_ascii.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -24,7 +25,8 @@ static void ascii_portable(const unsigned char *text, size_t blocks, const struc
 
 #if defined(__x86_64__)
 __attribute__((target("avx2"))) static uint64_t join(__m256i low, __m256i high) {
-    return (uint32_t)_mm256_movemask_epi8(low) | (uint64_t)(uint32_t)_mm256_movemask_epi8(high) << 32;
+    return (uint32_t)_mm256_movemask_epi8(low) | (uint64_t)(uint32_t)_mm256_movemask_epi8(high)
+                                                     << 32;
 }
 
 // Bytes in first..first+span as 0xFF.
@@ -54,8 +56,8 @@ __attribute__((target("avx2"))) static void ascii_avx2(const unsigned char *text
     }
 }
 
-__attribute__((target("avx512f,avx512bw"))) static void ascii_avx512(const unsigned char *text, size_t blocks,
-                                                                    const struct ascii_masks *m) {
+__attribute__((target("avx512f,avx512bw"))) static void
+ascii_avx512(const unsigned char *text, size_t blocks, const struct ascii_masks *m) {
     const __m512i bit5 = _mm512_set1_epi8(0x20);
     for (size_t b = 0; b < blocks; b++) {
         __m512i v = _mm512_loadu_si512(text + b * 64);
@@ -75,7 +77,8 @@ __attribute__((target("avx512f,avx512bw"))) static void ascii_avx512(const unsig
 }
 #endif
 
-int pretokenize_ascii_version(int version, const unsigned char *text, size_t blocks, const struct ascii_masks *masks) {
+int pretokenize_ascii_version(int version, const unsigned char *text, size_t blocks,
+                              const struct ascii_masks *masks) {
     if (version == 0) {
         ascii_portable(text, blocks, masks);
         return 0;

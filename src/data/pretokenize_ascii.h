@@ -1,4 +1,5 @@
-// Inner part of the scanners: one bit per byte for the classes of ASCII characters, 64 bytes at a time.
+// Inner part of the scanners: one bit per byte for the classes of ASCII characters, 64 bytes at a
+// time.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -12,5 +13,7 @@ struct ascii_masks { // arrays of `blocks` words each; bytes >= 0x80 are only in
 };
 // `text` has 64 * blocks readable bytes. The fastest version that the processor runs.
 void pretokenize_ascii(const unsigned char *text, size_t blocks, const struct ascii_masks *masks);
-// Every version by its own name, for tests: 0 portable, 1 AVX2, 2 AVX-512. Returns -1 where the processor lacks it.
-int pretokenize_ascii_version(int version, const unsigned char *text, size_t blocks, const struct ascii_masks *masks);
+// Every version by its own name, for tests: 0 portable, 1 AVX2, 2 AVX-512. Returns -1 where the
+// processor lacks it.
+int pretokenize_ascii_version(int version, const unsigned char *text, size_t blocks,
+                              const struct ascii_masks *masks);

@@ -1,19 +1,34 @@
-// Hand-written scanners of the known patterns. A window of text becomes one bit per byte for each character class; the
-// first bytes of words then follow from shifts and additions of 64 bytes at a time, and the few cases that bits express
-// badly (contractions, long numbers, wide white space, symbols of several bytes) are mended one by one.
+// Hand-written scanners of the known patterns. A window of text becomes one bit per byte for each
+// character class; the first bytes of words then follow from shifts and additions of 64 bytes at a
+// time, and the few cases that bits express badly (contractions, long numbers, wide white space,
+// symbols of several bytes) are mended one by one.
 //
-// A window ends at a byte where every pattern has a border and looks back no further: behind a run of letters or numbers,
-// or between a symbol and a blank or number. What lies before such a cut has the same words as if the text ended there.
+// A window ends at a byte where every pattern has a border and looks back no further: behind a run
+// of letters or numbers, or between a symbol and a blank or number. What lies before such a cut has
+// the same words as if the text ended there.
+#include "base/text.h"
 #include "data/pretokenize.h"
 #include "data/pretokenize_ascii.h"
 #include "data/unicode_class.h"
-#include "base/text.h"
 #include <stdlib.h>
 #include <string.h>
 
 #define WINDOW_BLOCKS 128u // 8 KB: all masks stay in the first-level cache
 
-enum { LETTER, NUMBER, SPACE, BLANK, NEWLINE, QUOTE, HIGH, OTHER, CONTINUED, INVALID, START, MASKS };
+enum {
+    LETTER,
+    NUMBER,
+    SPACE,
+    BLANK,
+    NEWLINE,
+    QUOTE,
+    HIGH,
+    OTHER,
+    CONTINUED,
+    INVALID,
+    START,
+    MASKS
+};
 
 struct window_masks {
     uint64_t *of[MASKS];
@@ -23,12 +38,21 @@ struct window_masks {
     bool wide_space, wide_other, wide_number, invalid;
 };
 
-static bool bit_at(const uint64_t *mask, size_t i) { return mask[i >> 6] >> (i & 63) & 1; }
-static void bit_set(uint64_t *mask, size_t i) { mask[i >> 6] |= (uint64_t)1 << (i & 63); }
-static void bit_clear(uint64_t *mask, size_t i) { mask[i >> 6] &= ~((uint64_t)1 << (i & 63)); }
+static bool bit_at(const uint64_t *mask, size_t i) {
+    return mask[i >> 6] >> (i & 63) & 1;
+}
+static void bit_set(uint64_t *mask, size_t i) {
+    mask[i >> 6] |= (uint64_t)1 << (i & 63);
+}
+static void bit_clear(uint64_t *mask, size_t i) {
+    mask[i >> 6] &= ~((uint64_t)1 << (i & 63));
+}
 
-// The mask moved by one byte towards higher addresses (the bit of the byte before), and the other way round.
-static uint64_t before(const uint64_t *mask, size_t b) { return mask[b] << 1 | (b ? mask[b - 1] >> 63 : 0); }
+// The mask moved by one byte towards higher addresses (the bit of the byte before), and the other
+// way round.
+static uint64_t before(const uint64_t *mask, size_t b) {
+    return mask[b] << 1 | (b ? mask[b - 1] >> 63 : 0);
+}
 static uint64_t after(const uint64_t *mask, size_t b, size_t blocks) {
     return mask[b] >> 1 | (b + 1 < blocks ? mask[b + 1] << 63 : 0);
 }
@@ -90,8 +114,9 @@ static void classify(struct window_masks *w) {
     if (w->size & 63) { // the rest in a copy that may be read to its end
         unsigned char tail[64] = {0};
         memcpy(tail, w->text + whole * 64, w->size & 63);
-        struct ascii_masks last = {m.letter + whole,  m.number + whole, m.space + whole, m.blank + whole,
-                                   m.newline + whole, m.quote + whole,  m.high + whole};
+        struct ascii_masks last = {m.letter + whole, m.number + whole,  m.space + whole,
+                                   m.blank + whole,  m.newline + whole, m.quote + whole,
+                                   m.high + whole};
         pretokenize_ascii(tail, 1, &last);
     }
     memset(w->of[CONTINUED], 0, w->blocks * sizeof(uint64_t));
@@ -113,7 +138,8 @@ static size_t last_cut(const struct window_masks *w) {
         uint64_t letter = w->of[LETTER][b], number = w->of[NUMBER][b];
         uint64_t cut = (letter & ~after(w->of[LETTER], b, w->blocks)) |
                        (number & ~after(w->of[NUMBER], b, w->blocks)) |
-                       (w->of[OTHER][b] & (after(w->of[BLANK], b, w->blocks) | after(w->of[NUMBER], b, w->blocks)));
+                       (w->of[OTHER][b] &
+                        (after(w->of[BLANK], b, w->blocks) | after(w->of[NUMBER], b, w->blocks)));
         if (b == w->blocks - 1) { // the last byte has no neighbour yet
             size_t last = (w->size - 1) & 63;
             cut &= ((uint64_t)1 << last) - 1;
@@ -129,10 +155,12 @@ static void window_shorten(struct window_masks *w, size_t size) {
     w->blocks = (size + 63) / 64;
     if (size & 63)
         for (int m = 0; m < START; m++)
-            if (m != INVALID || w->invalid) w->of[m][w->blocks - 1] &= ((uint64_t)1 << (size & 63)) - 1;
+            if (m != INVALID || w->invalid)
+                w->of[m][w->blocks - 1] &= ((uint64_t)1 << (size & 63)) - 1;
 }
 
-// Length of the contraction at the apostrophe `i` (GPT-2's set), or 0. LLAMA3's takes capitals and the long s too.
+// Length of the contraction at the apostrophe `i` (GPT-2's set), or 0. LLAMA3's takes capitals and
+// the long s too.
 static size_t contraction(const struct window_masks *w, size_t i, bool caseless) {
     const unsigned char *t = w->text + i + 1;
     size_t left = w->size - i - 1;
@@ -145,7 +173,8 @@ static size_t contraction(const struct window_masks *w, size_t i, bool caseless)
     return 0;
 }
 
-// Letters behind a contraction begin a word of their own. `quotes` are apostrophes that begin a word.
+// Letters behind a contraction begin a word of their own. `quotes` are apostrophes that begin a
+// word.
 static void mend_contractions(struct window_masks *w, size_t b, uint64_t quotes, bool caseless) {
     while (quotes) {
         size_t i = b * 64 + (size_t)__builtin_ctzll(quotes);
@@ -153,7 +182,8 @@ static void mend_contractions(struct window_masks *w, size_t b, uint64_t quotes,
         size_t length = contraction(w, i, caseless);
         if (length == 0) continue;
         bit_clear(w->of[START], i + 1);
-        if (i + length < w->size && bit_at(w->of[LETTER], i + length)) bit_set(w->of[START], i + length);
+        if (i + length < w->size && bit_at(w->of[LETTER], i + length))
+            bit_set(w->of[START], i + length);
     }
 }
 
@@ -162,8 +192,8 @@ static size_t lead_of(const struct window_masks *w, size_t i) {
     return i;
 }
 
-// A run of white space before a word gives its last character away; here where that has several bytes. For SMOLLM2 a
-// number takes none.
+// A run of white space before a word gives its last character away; here where that has several
+// bytes. For SMOLLM2 a number takes none.
 static void mend_wide_space(struct window_masks *w, bool not_before_number) {
     for (size_t b = 0; b < w->blocks; b++) {
         uint64_t last = w->of[SPACE][b] & ~after(w->of[SPACE], b, w->blocks) & w->of[CONTINUED][b];
@@ -178,8 +208,8 @@ static void mend_wide_space(struct window_masks *w, bool not_before_number) {
 
 // Start bits of GPT-2's pattern, and of SMOLLM2's, where numbers stand alone.
 static void starts_gpt2(struct window_masks *w, bool single_numbers) {
-    const uint64_t *letter = w->of[LETTER], *number = w->of[NUMBER], *space = w->of[SPACE], *blank = w->of[BLANK],
-                   *other = w->of[OTHER], *continued = w->of[CONTINUED];
+    const uint64_t *letter = w->of[LETTER], *number = w->of[NUMBER], *space = w->of[SPACE],
+                   *blank = w->of[BLANK], *other = w->of[OTHER], *continued = w->of[CONTINUED];
     uint64_t *start = w->of[START];
     size_t blocks = w->blocks, end = w->size;
     for (size_t b = 0; b < blocks; b++) {
@@ -191,7 +221,8 @@ static void starts_gpt2(struct window_masks *w, bool single_numbers) {
             last &= ~after(number, b, blocks);
             numbers = number[b] & ~continued[b];
         }
-        if (b == blocks - 1) last &= ~((uint64_t)1 << ((end - 1) & 63)); // at the end the run stays whole
+        if (b == blocks - 1)
+            last &= ~((uint64_t)1 << ((end - 1) & 63)); // at the end the run stays whole
         start[b] = (letter[b] & ~before(letter, b) & no_blank) | numbers | symbols |
                    (space[b] & ~before(space, b)) | last;
     }
@@ -202,7 +233,8 @@ static void starts_gpt2(struct window_masks *w, bool single_numbers) {
     }
 }
 
-// In a run of white space with line ends, what follows the last line end is cut off; `candidates` follow a line end.
+// In a run of white space with line ends, what follows the last line end is cut off; `candidates`
+// follow a line end.
 static void mend_behind_lines(struct window_masks *w, size_t b, uint64_t candidates) {
     while (candidates) {
         size_t first = b * 64 + (size_t)__builtin_ctzll(candidates), i = first + 1;
@@ -232,7 +264,8 @@ static void mend_wide_symbols(struct window_masks *w) {
         while (wide) {
             size_t i = b * 64 + (size_t)__builtin_ctzll(wide), lead = lead_of(w, i);
             wide &= wide - 1;
-            if (lead > 0 && (bit_at(w->of[OTHER], lead - 1) || bit_at(w->of[BLANK], lead - 1))) continue;
+            if (lead > 0 && (bit_at(w->of[OTHER], lead - 1) || bit_at(w->of[BLANK], lead - 1)))
+                continue;
             bit_clear(w->of[START], i + 1);
         }
     }
@@ -240,14 +273,17 @@ static void mend_wide_symbols(struct window_masks *w) {
 
 // Start bits of the Llama 3 pattern (numbers by three) and of Qwen 2's (one by one).
 static void starts_llama3(struct window_masks *w, bool single_numbers) {
-    const uint64_t *letter = w->of[LETTER], *number = w->of[NUMBER], *space = w->of[SPACE], *blank = w->of[BLANK],
-                   *newline = w->of[NEWLINE], *other = w->of[OTHER], *continued = w->of[CONTINUED];
+    const uint64_t *letter = w->of[LETTER], *number = w->of[NUMBER], *space = w->of[SPACE],
+                   *blank = w->of[BLANK], *newline = w->of[NEWLINE], *other = w->of[OTHER],
+                   *continued = w->of[CONTINUED];
     uint64_t *start = w->of[START];
     size_t blocks = w->blocks, end = w->size;
-    uint64_t carry = 0, rest_before = 0; // addition over blocks; the last bit of `rest` in the block before
+    uint64_t carry = 0,
+             rest_before = 0; // addition over blocks; the last bit of `rest` in the block before
     uint64_t joined_before = 0;
     for (size_t b = 0; b < blocks; b++) {
-        // Line ends right behind symbols belong to them: an addition that ripples through each such run finds them.
+        // Line ends right behind symbols belong to them: an addition that ripples through each such
+        // run finds them.
         uint64_t first = newline[b] & (before(other, b) | carry), sum;
         carry = (uint64_t)__builtin_add_overflow(newline[b], first, &sum);
         uint64_t rest = space[b] & ~(newline[b] & ~sum);
@@ -259,7 +295,8 @@ static void starts_llama3(struct window_masks *w, bool single_numbers) {
         uint64_t joiner = inner | lone_symbol;
         uint64_t letters = letter[b] & ~before(letter, b) & ~(joiner << 1 | joined_before);
         joined_before = joiner >> 63;
-        uint64_t numbers = single_numbers ? number[b] & ~continued[b] : number[b] & ~before(number, b);
+        uint64_t numbers =
+            single_numbers ? number[b] & ~continued[b] : number[b] & ~before(number, b);
         start[b] = letters | numbers | (other[b] & ~before(other, b) & no_blank) |
                    (rest & ~(rest << 1 | rest_before)) | last;
         rest_before = rest >> 63;
@@ -276,7 +313,8 @@ static void starts_llama3(struct window_masks *w, bool single_numbers) {
     }
 }
 
-// Positions of the set bits, eight stores at a time so that the number of bits in a block costs no branch.
+// Positions of the set bits, eight stores at a time so that the number of bits in a block costs no
+// branch.
 static size_t flatten(const uint64_t *mask, size_t blocks, uint32_t *out) {
     size_t count = 0;
     for (size_t b = 0; b < blocks; b++) {
@@ -318,9 +356,12 @@ int pretokenize_scan(enum pretokenize_scanner scanner, const unsigned char *text
         w.size = window_size(text, size, blocks * 64);
         w.blocks = (w.size + 63) / 64;
         if (w.size > UINT32_MAX - 64)
-            return err_set(err, ERR_DATA, "a stretch of text without a place to cut is longer than 4 GB");
-        if (window_reserve(window, w.blocks > WINDOW_BLOCKS ? w.blocks : WINDOW_BLOCKS, err) != 0) return -1;
-        for (int m = 0; m < MASKS; m++) w.of[m] = window->masks + (size_t)m * window->capacity_blocks;
+            return err_set(err, ERR_DATA,
+                           "a stretch of text without a place to cut is longer than 4 GB");
+        if (window_reserve(window, w.blocks > WINDOW_BLOCKS ? w.blocks : WINDOW_BLOCKS, err) != 0)
+            return -1;
+        for (int m = 0; m < MASKS; m++)
+            w.of[m] = window->masks + (size_t)m * window->capacity_blocks;
         classify(&w);
         if (w.size == size) break;
         size_t cut = last_cut(&w);
@@ -348,7 +389,8 @@ size_t pretokenize_safe_cut(const unsigned char *text, size_t size, size_t near)
 
 const char *pretokenize_pattern_text(enum pretokenize_scanner scanner) {
     switch (scanner) {
-    case SCAN_GPT2: return "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+    case SCAN_GPT2:
+        return "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
     case SCAN_LLAMA3:
         return "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
                " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
@@ -356,8 +398,10 @@ const char *pretokenize_pattern_text(enum pretokenize_scanner scanner) {
         return "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
                " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
     case SCAN_SMOLLM2:
-        return "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+|\\s+(?![^\\s\\p{N}])|\\s+";
-    case SCAN_NONE: break;
+        return "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+|\\p{N}| "
+               "?[^\\s\\p{L}\\p{N}]+|\\s+(?![^\\s\\p{N}])|\\s+";
+    case SCAN_NONE:
+        break;
     }
     return NULL;
 }

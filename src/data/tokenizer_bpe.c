@@ -1,6 +1,6 @@
-// Byte-pair merging of one word: of all neighbouring pairs the one of lowest rank is merged, the leftmost among equals,
-// until none is left. Short words search a small array; long ones keep a heap over a linked list, so that a word of n
-// symbols costs O(n log n).
+// Byte-pair merging of one word: of all neighbouring pairs the one of lowest rank is merged, the
+// leftmost among equals, until none is left. Short words search a small array; long ones keep a
+// heap over a linked list, so that a word of n symbols costs O(n log n).
 #include "data/tokenizer_parts.h"
 #include <stdlib.h>
 #include <string.h>
@@ -18,14 +18,16 @@ void bpe_space_free(struct bpe_space *space) {
 
 int bpe_space_reserve(struct bpe_space *space, size_t symbols, struct err *err) {
     if (symbols <= space->capacity) return 0;
-    if (symbols >= UINT32_MAX) return err_set(err, ERR_DATA, "a word of %zu symbols is too long", symbols);
+    if (symbols >= UINT32_MAX)
+        return err_set(err, ERR_DATA, "a word of %zu symbols is too long", symbols);
     size_t capacity = symbols < 256 ? 256 : symbols + symbols / 2;
     bpe_space_free(space);
     space->symbols = malloc(capacity * sizeof(uint32_t));
     space->next = malloc(capacity * sizeof(uint32_t));
     space->previous = malloc(capacity * sizeof(uint32_t));
     space->rank = malloc(capacity * sizeof(uint32_t));
-    space->heap = malloc(capacity * 3 * sizeof(uint64_t)); // n - 1 pairs at first, two more after each merge
+    space->heap =
+        malloc(capacity * 3 * sizeof(uint64_t)); // n - 1 pairs at first, two more after each merge
     if (!space->symbols || !space->next || !space->previous || !space->rank || !space->heap)
         return err_set(err, ERR_MEMORY, "no memory to merge a word of %zu symbols", symbols);
     space->capacity = capacity;
@@ -78,7 +80,8 @@ static void heap_push(uint64_t *heap, size_t *count, uint64_t value) {
 }
 
 // The rank of the pair that begins at symbol `i`; a pair that can be merged goes into the heap.
-static void renew(const struct tokenizer *tok, struct bpe_space *s, size_t *heap_count, uint32_t i) {
+static void renew(const struct tokenizer *tok, struct bpe_space *s, size_t *heap_count,
+                  uint32_t i) {
     uint32_t next = s->next[i];
     s->rank[i] = next == UINT32_MAX ? UINT32_MAX : rank_of(tok, s->symbols[i], s->symbols[next]);
     if (s->rank[i] != UINT32_MAX) heap_push(s->heap, heap_count, (uint64_t)s->rank[i] << 32 | i);
@@ -114,12 +117,14 @@ static size_t merge_long(const struct tokenizer *tok, struct bpe_space *s, size_
 
 size_t bpe_merge(const struct tokenizer *tok, struct bpe_space *space, size_t count) {
     if (count < 2) return count;
-    return count <= SHORT_SYMBOLS ? merge_short(tok, space->symbols, count) : merge_long(tok, space, count);
+    return count <= SHORT_SYMBOLS ? merge_short(tok, space->symbols, count)
+                                  : merge_long(tok, space, count);
 }
 
-// Symbols of a word over characters: a character that is no token becomes its bytes, or the unknown token, or nothing.
-static size_t character_symbols(const struct tokenizer *tok, struct bpe_space *s, const unsigned char *word,
-                                size_t length) {
+// Symbols of a word over characters: a character that is no token becomes its bytes, or the unknown
+// token, or nothing.
+static size_t character_symbols(const struct tokenizer *tok, struct bpe_space *s,
+                                const unsigned char *word, size_t length) {
     size_t count = 0;
     bool unknown = false; // one is waiting, so that neighbours can be fused with it
     for (size_t i = 0; i < length;) {
@@ -133,7 +138,8 @@ static size_t character_symbols(const struct tokenizer *tok, struct bpe_space *s
             s->symbols[count++] = id;
         } else {
             bool all = tok->byte_fallback;
-            for (size_t k = 0; k < bytes && all; k++) all = tok->byte_ids[word[i + k]] != TOKENIZER_NONE;
+            for (size_t k = 0; k < bytes && all; k++)
+                all = tok->byte_ids[word[i + k]] != TOKENIZER_NONE;
             if (all) {
                 for (size_t k = 0; k < bytes; k++) s->symbols[count++] = tok->byte_ids[word[i + k]];
             } else if (tok->unk >= 0) {
@@ -147,7 +153,8 @@ static size_t character_symbols(const struct tokenizer *tok, struct bpe_space *s
     return count;
 }
 
-static size_t byte_symbols(const struct tokenizer *tok, struct bpe_space *s, const unsigned char *word, size_t length) {
+static size_t byte_symbols(const struct tokenizer *tok, struct bpe_space *s,
+                           const unsigned char *word, size_t length) {
     size_t count = 0;
     bool unknown = false;
     for (size_t i = 0; i < length; i++) {
@@ -165,18 +172,21 @@ static size_t byte_symbols(const struct tokenizer *tok, struct bpe_space *s, con
     return count;
 }
 
-int bpe_word(const struct tokenizer *tok, struct bpe_space *space, const unsigned char *word, size_t length,
-             struct token_list *out, struct err *err) {
+int bpe_word(const struct tokenizer *tok, struct bpe_space *space, const unsigned char *word,
+             size_t length, struct token_list *out, struct err *err) {
     if (tok->ignore_merges) {
         uint32_t whole = vocab_table_get(tok, (const char *)word, length);
         if (whole != TOKENIZER_NONE)
-            return token_list_put(out, whole) == 0 ? 0 : err_set(err, ERR_MEMORY, "no memory for token ids");
+            return token_list_put(out, whole) == 0
+                       ? 0
+                       : err_set(err, ERR_MEMORY, "no memory for token ids");
     }
     if (bpe_space_reserve(space, length, err) != 0) return -1;
     size_t count = tok->kind == TOKENIZER_BYTE_LEVEL ? byte_symbols(tok, space, word, length)
                                                      : character_symbols(tok, space, word, length);
     count = bpe_merge(tok, space, count);
-    if (token_list_reserve(out, count) != 0) return err_set(err, ERR_MEMORY, "no memory for token ids");
+    if (token_list_reserve(out, count) != 0)
+        return err_set(err, ERR_MEMORY, "no memory for token ids");
     memcpy(out->ids + out->count, space->symbols, count * sizeof(uint32_t));
     out->count += count;
     return 0;

@@ -1,10 +1,13 @@
-// Building a tokenizer piece by piece, as every loader and the trainer do; tokenizer_finish makes it usable.
-#include "data/tokenizer_parts.h"
+// Building a tokenizer piece by piece, as every loader and the trainer do; tokenizer_finish makes
+// it usable.
 #include "base/hash.h"
+#include "data/tokenizer_parts.h"
 #include <stdlib.h>
 #include <string.h>
 
-static int no_memory(struct err *err) { return err_set(err, ERR_MEMORY, "no memory for a tokenizer"); }
+static int no_memory(struct err *err) {
+    return err_set(err, ERR_MEMORY, "no memory for a tokenizer");
+}
 
 struct tokenizer *tokenizer_new(enum tokenizer_kind kind, struct err *err) {
     struct tokenizer *tok = calloc(1, sizeof *tok);
@@ -49,7 +52,8 @@ void tokenizer_free(struct tokenizer *tok) {
 
 static int make_room(struct tokenizer *tok, uint32_t id, const char *where, struct err *err) {
     if (id >= TOKENIZER_MAX_IDS)
-        return err_set(err, ERR_DATA, "%s: token id %u is out of range (at most %u)", where, id, TOKENIZER_MAX_IDS - 1);
+        return err_set(err, ERR_DATA, "%s: token id %u is out of range (at most %u)", where, id,
+                       TOKENIZER_MAX_IDS - 1);
     if (id >= tok->token_capacity) {
         size_t capacity = tok->token_capacity ? tok->token_capacity * 2 : 1024;
         while (capacity <= id) capacity *= 2;
@@ -63,18 +67,21 @@ static int make_room(struct tokenizer *tok, uint32_t id, const char *where, stru
     return 0;
 }
 
-int tokenizer_set_token(struct tokenizer *tok, uint32_t id, const char *text, size_t length, enum tokenizer_type type,
-                        bool in_model, const char *where, struct err *err) {
-    if (length > UINT32_MAX) return err_set(err, ERR_DATA, "%s: the text of token %u is too long", where, id);
+int tokenizer_set_token(struct tokenizer *tok, uint32_t id, const char *text, size_t length,
+                        enum tokenizer_type type, bool in_model, const char *where,
+                        struct err *err) {
+    if (length > UINT32_MAX)
+        return err_set(err, ERR_DATA, "%s: the text of token %u is too long", where, id);
     if (make_room(tok, id, where, err) != 0) return -1;
     struct token_info *token = &tok->tokens[id];
     if (token->type != 0)
-        return err_set(err, ERR_DATA, "%s: token id %u is given twice, to \"%.*s\" and to \"%.*s\"", where, id,
-                       (int)(token->text_length < 40 ? token->text_length : 40), tok->pool.data + token->text_offset,
-                       (int)(length < 40 ? length : 40), text);
+        return err_set(err, ERR_DATA, "%s: token id %u is given twice, to \"%.*s\" and to \"%.*s\"",
+                       where, id, (int)(token->text_length < 40 ? token->text_length : 40),
+                       tok->pool.data + token->text_offset, (int)(length < 40 ? length : 40), text);
     if (in_model && vocab_table_get(tok, text, length) != TOKENIZER_NONE)
-        return err_set(err, ERR_DATA, "%s: token \"%.*s\" is given twice, as id %u and as id %u", where,
-                       (int)(length < 40 ? length : 40), text, vocab_table_get(tok, text, length), id);
+        return err_set(err, ERR_DATA, "%s: token \"%.*s\" is given twice, as id %u and as id %u",
+                       where, (int)(length < 40 ? length : 40), text,
+                       vocab_table_get(tok, text, length), id);
     token->text_offset = token->bytes_offset = tok->pool.size;
     token->text_length = token->bytes_length = (uint32_t)length;
     token->type = (uint8_t)type;
@@ -83,8 +90,8 @@ int tokenizer_set_token(struct tokenizer *tok, uint32_t id, const char *text, si
     return in_model ? vocab_table_put(&tok->vocab, tok, id, err) : 0;
 }
 
-int tokenizer_set_printable(struct tokenizer *tok, uint32_t id, const char *text, size_t length, const char *where,
-                            struct err *err) {
+int tokenizer_set_printable(struct tokenizer *tok, uint32_t id, const char *text, size_t length,
+                            const char *where, struct err *err) {
     struct text bytes = {0};
     if (text_reserve(&bytes, length) != 0) return no_memory(err);
     bool raw = false;
@@ -96,15 +103,17 @@ int tokenizer_set_printable(struct tokenizer *tok, uint32_t id, const char *text
         bytes.data[bytes.size++] = (char)byte;
         i += (size_t)step;
     }
-    int failed = raw ? tokenizer_set_token(tok, id, text, length, TOKENIZER_NORMAL, false, where, err)
-                     : tokenizer_set_token(tok, id, bytes.data, bytes.size, TOKENIZER_NORMAL, true, where, err);
+    int failed =
+        raw ? tokenizer_set_token(tok, id, text, length, TOKENIZER_NORMAL, false, where, err)
+            : tokenizer_set_token(tok, id, bytes.data, bytes.size, TOKENIZER_NORMAL, true, where,
+                                  err);
     if (!failed) tok->tokens[id].raw = raw;
     text_free(&bytes);
     return failed;
 }
 
-int tokenizer_add_merge(struct tokenizer *tok, uint32_t left, uint32_t right, uint32_t result, uint32_t rank,
-                        struct err *err) {
+int tokenizer_add_merge(struct tokenizer *tok, uint32_t left, uint32_t right, uint32_t result,
+                        uint32_t rank, struct err *err) {
     if (tok->merge_count == tok->merge_capacity) {
         size_t capacity = tok->merge_capacity ? tok->merge_capacity * 2 : 4096;
         struct token_merge *grown = realloc(tok->merges, capacity * sizeof *grown);
@@ -116,10 +125,12 @@ int tokenizer_add_merge(struct tokenizer *tok, uint32_t left, uint32_t right, ui
     return 0;
 }
 
-int tokenizer_add_added(struct tokenizer *tok, const struct added_token *model, const char *where, struct err *err) {
+int tokenizer_add_added(struct tokenizer *tok, const struct added_token *model, const char *where,
+                        struct err *err) {
     for (size_t i = 0; i < tok->added_count; i++)
         if (strcmp(tok->added[i].content, model->content) == 0)
-            return err_set(err, ERR_DATA, "%s: the added token \"%.80s\" is given twice", where, model->content);
+            return err_set(err, ERR_DATA, "%s: the added token \"%.80s\" is given twice", where,
+                           model->content);
     if (tok->added_count == tok->added_capacity) {
         size_t capacity = tok->added_capacity ? tok->added_capacity * 2 : 64;
         struct added_token *grown = realloc(tok->added, capacity * sizeof *grown);
@@ -138,15 +149,18 @@ int tokenizer_add_added(struct tokenizer *tok, const struct added_token *model, 
     struct token_info *info = &tok->tokens[token->id];
     enum tokenizer_type type = token->special ? TOKENIZER_CONTROL : TOKENIZER_USER_DEFINED;
     if (info->type == 0)
-        return tokenizer_set_token(tok, token->id, token->content, token->content_length, type, false, where, err);
-    // Known to the model already: the same text is expected (in the printable alphabet for byte-level ones).
+        return tokenizer_set_token(tok, token->id, token->content, token->content_length, type,
+                                   false, where, err);
+    // Known to the model already: the same text is expected (in the printable alphabet for
+    // byte-level ones).
     struct text text = {0};
     int failed = tokenizer_token_text(tok, token->id, &text);
     bool same = !failed && text.size == token->content_length &&
                 (text.size == 0 || memcmp(text.data, token->content, text.size) == 0);
     if (!failed && !same)
-        failed = err_set(err, ERR_DATA, "%s: added token \"%.80s\" has id %u, which is the vocabulary's \"%.80s\"", where,
-                         token->content, token->id, text.data ? text.data : "");
+        failed = err_set(err, ERR_DATA,
+                         "%s: added token \"%.80s\" has id %u, which is the vocabulary's \"%.80s\"",
+                         where, token->content, token->id, text.data ? text.data : "");
     text_free(&text);
     if (failed) return failed == -1 && same ? no_memory(err) : -1;
     if (info->type != TOKENIZER_UNKNOWN) info->type = (uint8_t)type;
@@ -156,13 +170,14 @@ int tokenizer_add_added(struct tokenizer *tok, const struct added_token *model, 
     return text_put(&tok->pool, token->content, token->content_length) == 0 ? 0 : no_memory(err);
 }
 
-int tokenizer_add_normal(struct tokenizer *tok, enum normal_kind kind, const char *pattern, const char *content,
-                         struct err *err) {
+int tokenizer_add_normal(struct tokenizer *tok, enum normal_kind kind, const char *pattern,
+                         const char *content, struct err *err) {
     struct normal_step *grown = realloc(tok->normal, (tok->normal_count + 1) * sizeof *grown);
     if (!grown) return no_memory(err);
     tok->normal = grown;
     struct normal_step *step = &grown[tok->normal_count++];
-    *step = (struct normal_step){kind, pattern ? strdup(pattern) : NULL, content ? strdup(content) : NULL, false};
+    *step = (struct normal_step){kind, pattern ? strdup(pattern) : NULL,
+                                 content ? strdup(content) : NULL, false};
     return (pattern && !step->pattern) || (content && !step->content) ? no_memory(err) : 0;
 }
 
@@ -177,7 +192,8 @@ struct split_step *tokenizer_add_split(struct tokenizer *tok, struct err *err) {
     return &grown[tok->split_count++];
 }
 
-int tokenizer_add_scanner(struct tokenizer *tok, enum pretokenize_scanner scanner, struct err *err) {
+int tokenizer_add_scanner(struct tokenizer *tok, enum pretokenize_scanner scanner,
+                          struct err *err) {
     struct split_step *step = tokenizer_add_split(tok, err);
     if (!step) return -1;
     step->kind = SPLIT_SCANNER;
@@ -229,9 +245,12 @@ int tokenizer_merges_from_ranks(struct tokenizer *tok, struct err *err) {
         if (token->type != TOKENIZER_NORMAL || !token->in_model) continue;
         const char *text = tok->pool.data + token->text_offset;
         for (uint32_t cut = 1; cut < token->text_length; cut++) {
-            if (tok->kind == TOKENIZER_CHARACTERS && ((unsigned char)text[cut] & 0xC0) == 0x80) continue;
+            if (tok->kind == TOKENIZER_CHARACTERS && ((unsigned char)text[cut] & 0xC0) == 0x80)
+                continue;
             uint32_t left = vocab_table_get(tok, text, cut);
-            uint32_t right = left == TOKENIZER_NONE ? left : vocab_table_get(tok, text + cut, token->text_length - cut);
+            uint32_t right = left == TOKENIZER_NONE
+                                 ? left
+                                 : vocab_table_get(tok, text + cut, token->text_length - cut);
             if (right == TOKENIZER_NONE || tok->tokens[left].type != TOKENIZER_NORMAL ||
                 tok->tokens[right].type != TOKENIZER_NORMAL)
                 continue;

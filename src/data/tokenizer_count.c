@@ -1,4 +1,5 @@
-// Counting words: each thread has a table of its own over its share of the texts, and the tables are added at the end.
+// Counting words: each thread has a table of its own over its share of the texts, and the tables
+// are added at the end.
 #include "data/tokenizer_count.h"
 #include "base/hash.h"
 #include "data/tokenizer_parts.h"
@@ -48,7 +49,8 @@ static int grow(struct word_counts *w) {
     return 0;
 }
 
-static int count_word(struct word_counts *w, const unsigned char *word, size_t length, uint64_t times) {
+static int count_word(struct word_counts *w, const unsigned char *word, size_t length,
+                      uint64_t times) {
     if (length > UINT32_MAX || w->count >= UINT32_MAX - 1) return -1;
     if (w->count == w->capacity && grow(w) != 0) return -1;
     size_t slot = find(w, word, length);
@@ -104,13 +106,14 @@ static int put_cut(struct stretches *list, const char *bytes, size_t size) {
     return put(list, bytes, size);
 }
 
-static int cut_texts(struct stretches *list, const struct tokenizer *tok, const struct tokenizer_train_text *texts,
-                     size_t count) {
+static int cut_texts(struct stretches *list, const struct tokenizer *tok,
+                     const struct tokenizer_train_text *texts, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const unsigned char *text = (const unsigned char *)texts[i].bytes;
         size_t done = 0, position = 0;
         struct added_match match;
-        while (added_next(tok, &tok->raw_matcher, text, texts[i].size, true, done, &position, &match)) {
+        while (added_next(tok, &tok->raw_matcher, text, texts[i].size, true, done, &position,
+                          &match)) {
             if (put_cut(list, texts[i].bytes + done, match.begin - done) != 0) return -1;
             done = match.end;
         }
@@ -131,7 +134,8 @@ static int count_stretch(struct counter *c, const struct tokenizer *tok, struct 
     const unsigned char *text = (const unsigned char *)stretch.bytes;
     size_t size = stretch.size;
     if (tok->normal_count > 0) {
-        if (tokenizer_normalize(tok, stretch.bytes, size, false, &c->normal, &c->err) != 0) return -1;
+        if (tokenizer_normalize(tok, stretch.bytes, size, false, &c->normal, &c->err) != 0)
+            return -1;
         text = (const unsigned char *)c->normal.data;
         size = c->normal.size;
     }
@@ -144,8 +148,9 @@ static int count_stretch(struct counter *c, const struct tokenizer *tok, struct 
     return 0;
 }
 
-int word_counts_gather(struct word_counts *words, const struct tokenizer *tok, const struct tokenizer_train_text *texts,
-                       size_t text_count, int threads, struct err *err) {
+int word_counts_gather(struct word_counts *words, const struct tokenizer *tok,
+                       const struct tokenizer_train_text *texts, size_t text_count, int threads,
+                       struct err *err) {
     if (threads <= 0) threads = omp_get_max_threads();
     struct stretches list = {0};
     struct counter *counters = calloc((size_t)threads, sizeof *counters);
@@ -162,7 +167,8 @@ int word_counts_gather(struct word_counts *words, const struct tokenizer *tok, c
         struct counter *c = &counters[t];
         if (!failed && c->failed) failed = err_set(err, c->err.kind, "%s", c->err.text);
         for (size_t k = 0; k < c->words.count && !failed; k++)
-            if (count_word(words, c->words.bytes + c->words.offsets[k], c->words.lengths[k], c->words.counts[k]) != 0)
+            if (count_word(words, c->words.bytes + c->words.offsets[k], c->words.lengths[k],
+                           c->words.counts[k]) != 0)
                 failed = err_set(err, ERR_MEMORY, "no memory to count words");
         word_counts_free(&c->words);
         split_pieces_free(&c->pieces);

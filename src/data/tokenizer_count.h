@@ -13,7 +13,8 @@ struct word_counts {
     size_t table_mask;
 };
 void word_counts_free(struct word_counts *words);
-// Cuts the texts at the special tokens of `tok` and into words by its rules, on several threads; special tokens are not
-// counted. The counts do not depend on the threads, the order of words may.
-int word_counts_gather(struct word_counts *words, const struct tokenizer *tok, const struct tokenizer_train_text *texts,
-                       size_t text_count, int threads, struct err *err);
+// Cuts the texts at the special tokens of `tok` and into words by its rules, on several threads;
+// special tokens are not counted. The counts do not depend on the threads, the order of words may.
+int word_counts_gather(struct word_counts *words, const struct tokenizer *tok,
+                       const struct tokenizer_train_text *texts, size_t text_count, int threads,
+                       struct err *err);

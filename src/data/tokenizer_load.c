@@ -1,4 +1,5 @@
-// Finding out what a path holds, and the small files beside a tokenizer that name its special tokens.
+// Finding out what a path holds, and the small files beside a tokenizer that name its special
+// tokens.
 #include "base/file.h"
 #include "base/json.h"
 #include "data/tokenizer_parts.h"
@@ -26,7 +27,10 @@ static void read_special_names(struct tokenizer *tok, json_t *root) {
     const struct {
         const char *key;
         int32_t *id;
-    } named[] = {{"bos_token", &tok->bos}, {"eos_token", &tok->eos}, {"pad_token", &tok->pad}, {"unk_token", &tok->unk}};
+    } named[] = {{"bos_token", &tok->bos},
+                 {"eos_token", &tok->eos},
+                 {"pad_token", &tok->pad},
+                 {"unk_token", &tok->unk}};
     for (size_t i = 0; i < 4; i++) {
         json_t *value = json_object_get(root, named[i].key);
         // The unknown token of the model decides about ids; a name beside it does not.
@@ -35,11 +39,14 @@ static void read_special_names(struct tokenizer *tok, json_t *root) {
     }
 }
 
-// Llama 3.1 gave names to some reserved tokens of the rank file: 1 when `id` is such a one and has the new name.
-static int rename_reserved(struct tokenizer *tok, uint32_t id, const char *content, struct err *err) {
+// Llama 3.1 gave names to some reserved tokens of the rank file: 1 when `id` is such a one and has
+// the new name.
+static int rename_reserved(struct tokenizer *tok, uint32_t id, const char *content,
+                           struct err *err) {
     for (size_t i = 0; i < tok->added_count; i++) {
         struct added_token *token = &tok->added[i];
-        if (token->id != id || strncmp(token->content, "<|reserved_special_token_", 25) != 0) continue;
+        if (token->id != id || strncmp(token->content, "<|reserved_special_token_", 25) != 0)
+            continue;
         char *name = strdup(content);
         struct token_info *info = &tok->tokens[id];
         info->text_offset = info->bytes_offset = tok->pool.size;
@@ -56,7 +63,8 @@ static int rename_reserved(struct tokenizer *tok, uint32_t id, const char *conte
     return 0;
 }
 
-static int read_added_decoder(struct tokenizer *tok, json_t *list, const char *path, struct err *err) {
+static int read_added_decoder(struct tokenizer *tok, json_t *list, const char *path,
+                              struct err *err) {
     const char *key;
     json_t *value;
     json_object_foreach(list, key, value) {
@@ -64,9 +72,12 @@ static int read_added_decoder(struct tokenizer *tok, json_t *list, const char *p
         unsigned long id = strtoul(key, &end, 10);
         const char *content = json_string_value(json_object_get(value, "content"));
         if (!content || *key == 0 || *end != 0 || id >= TOKENIZER_MAX_IDS)
-            return err_set(err, ERR_DATA, "%s: added_tokens_decoder: \"%.40s\": expected an id with a content", path, key);
+            return err_set(err, ERR_DATA,
+                           "%s: added_tokens_decoder: \"%.40s\": expected an id with a content",
+                           path, key);
         bool known = false;
-        for (size_t i = 0; i < tok->added_count && !known; i++) known = strcmp(tok->added[i].content, content) == 0;
+        for (size_t i = 0; i < tok->added_count && !known; i++)
+            known = strcmp(tok->added[i].content, content) == 0;
         if (known) continue;
         int renamed = rename_reserved(tok, (uint32_t)id, content, err);
         if (renamed < 0) return -1;
@@ -98,7 +109,8 @@ static int read_template(struct tokenizer *tok, json_t *value, struct err *err) 
     const char *text = json_string_value(value);
     json_array_foreach(value, i, one) {
         const char *name = json_string_value(json_object_get(one, "name"));
-        if (!text || (name && strcmp(name, "default") == 0)) text = json_string_value(json_object_get(one, "template"));
+        if (!text || (name && strcmp(name, "default") == 0))
+            text = json_string_value(json_object_get(one, "template"));
     }
     return keep_template(tok, text, err);
 }
@@ -117,10 +129,12 @@ static int read_config_file(struct tokenizer *tok, const char *path, bool bare, 
     if (!root) return -1;
     int failed = 0;
     if (bare) failed = rules_of_class(tok, root, err);
-    if (!failed) failed = read_added_decoder(tok, json_object_get(root, "added_tokens_decoder"), path, err);
+    if (!failed)
+        failed = read_added_decoder(tok, json_object_get(root, "added_tokens_decoder"), path, err);
     if (!failed) {
         read_special_names(tok, root);
-        json_t *bos = json_object_get(root, "add_bos_token"), *eos = json_object_get(root, "add_eos_token");
+        json_t *bos = json_object_get(root, "add_bos_token"),
+               *eos = json_object_get(root, "add_eos_token");
         if (json_is_boolean(bos)) tok->add_bos = json_is_true(bos) && tok->bos >= 0;
         if (json_is_boolean(eos)) tok->add_eos = json_is_true(eos) && tok->eos >= 0;
         failed = read_template(tok, json_object_get(root, "chat_template"), err);
@@ -130,7 +144,8 @@ static int read_config_file(struct tokenizer *tok, const char *path, bool bare, 
 }
 
 static void find_end_of_turn(struct tokenizer *tok) {
-    static const char *const names[] = {"<|eot_id|>", "<|im_end|>", "<|end_of_turn|>", "<end_of_turn>", "<|end|>"};
+    static const char *const names[] = {"<|eot_id|>", "<|im_end|>", "<|end_of_turn|>",
+                                        "<end_of_turn>", "<|end|>"};
     for (size_t i = 0; i < sizeof names / sizeof *names && tok->eot < 0; i++)
         for (size_t k = 0; k < tok->added_count; k++)
             if (strcmp(tok->added[k].content, names[i]) == 0) tok->eot = (int32_t)tok->added[k].id;
@@ -146,7 +161,9 @@ int tokenizer_read_config(struct tokenizer *tok, const char *folder, struct err 
         read_special_names(tok, root);
         json_decref(root);
     }
-    if (member(folder, "tokenizer_config.json", path) && read_config_file(tok, path, bare, err) != 0) return -1;
+    if (member(folder, "tokenizer_config.json", path) &&
+        read_config_file(tok, path, bare, err) != 0)
+        return -1;
     if (bare && tok->split_count == 0 && tokenizer_add_scanner(tok, SCAN_GPT2, err) != 0) return -1;
     if (!tok->chat_template && member(folder, "chat_template.jinja", path)) {
         char *text = NULL;
@@ -171,19 +188,23 @@ static void folder_of(const char *path, char out[4096]) {
 
 static bool looks_like_ranks(const char *data, size_t size) {
     size_t i = 0;
-    while (i < size && i < 200 && (isalnum((unsigned char)data[i]) || data[i] == '+' || data[i] == '/' || data[i] == '=')) i++;
+    while (i < size && i < 200 &&
+           (isalnum((unsigned char)data[i]) || data[i] == '+' || data[i] == '/' || data[i] == '='))
+        i++;
     return i > 0 && i + 1 < size && data[i] == ' ' && data[i + 1] >= '0' && data[i + 1] <= '9';
 }
 
 // vocab.json and encoder.json need the merges that lie beside them.
-static const char *const gpt2_pairs[][2] = {{"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
+static const char *const gpt2_pairs[][2] = {{"vocab.json", "merges.txt"},
+                                            {"encoder.json", "vocab.bpe"}};
 
 static bool merges_beside(const char *path, char merges[4096]) {
     const char *slash = strrchr(path, '/');
     char folder[4096];
     folder_of(path, folder);
     for (size_t i = 0; i < 2; i++)
-        if (strcmp(slash ? slash + 1 : path, gpt2_pairs[i][0]) == 0) return member(folder, gpt2_pairs[i][1], merges);
+        if (strcmp(slash ? slash + 1 : path, gpt2_pairs[i][0]) == 0)
+            return member(folder, gpt2_pairs[i][1], merges);
     return false;
 }
 
@@ -195,7 +216,8 @@ static struct tokenizer *load_file(const char *path, struct err *err) {
     struct tokenizer *tok = NULL;
     if (file_read(path, 0, &data, &size, err) != 0) return NULL;
     size_t i = 0;
-    while (i < size && (data[i] == ' ' || data[i] == '\n' || data[i] == '\r' || data[i] == '\t')) i++;
+    while (i < size && (data[i] == ' ' || data[i] == '\n' || data[i] == '\r' || data[i] == '\t'))
+        i++;
     if (size == 0)
         err_set(err, ERR_DATA, "%s: the file is empty", path);
     else if (data[i] == '{' && i < size)
@@ -205,7 +227,9 @@ static struct tokenizer *load_file(const char *path, struct err *err) {
     else if (looks_like_ranks(data, size))
         tok = tokenizer_load_tiktoken(path, data, size, err);
     else
-        err_set(err, ERR_DATA, "%s: neither a tokenizer.json nor a SentencePiece model nor a tiktoken rank file", path);
+        err_set(err, ERR_DATA,
+                "%s: neither a tokenizer.json nor a SentencePiece model nor a tiktoken rank file",
+                path);
     free(data);
     return tok;
 }
@@ -226,7 +250,8 @@ static struct tokenizer *load_folder(const char *folder, struct err *err) {
         size_t length = strlen(names[i]);
         if (length > 9 && strcmp(names[i] + length - 9, ".tiktoken") == 0) {
             if (found) {
-                err_set(err, ERR_DATA, "%s: both %s and %s; name one of them", folder, found, names[i]);
+                err_set(err, ERR_DATA, "%s: both %s and %s; name one of them", folder, found,
+                        names[i]);
                 found = NULL;
                 break;
             }
@@ -236,7 +261,9 @@ static struct tokenizer *load_folder(const char *folder, struct err *err) {
     if (found && file_join(path, sizeof path, folder, found, err) == 0)
         tok = load_file(path, err);
     else
-        err_set(err, ERR_DATA, "%s: no tokenizer.json, vocab.json with merges.txt, tokenizer.model or *.tiktoken", folder);
+        err_set(err, ERR_DATA,
+                "%s: no tokenizer.json, vocab.json with merges.txt, tokenizer.model or *.tiktoken",
+                folder);
     file_list_free(names, count);
     return tok;
 }

@@ -1,5 +1,5 @@
-// Normal forms in front of splitting: Unicode's by utf8proc, and the replacements of SentencePiece-like tokenizers. Bytes
-// that are no valid UTF-8 pass through unchanged.
+// Normal forms in front of splitting: Unicode's by utf8proc, and the replacements of
+// SentencePiece-like tokenizers. Bytes that are no valid UTF-8 pass through unchanged.
 #include "data/tokenizer_parts.h"
 #include <stdlib.h>
 #include <string.h>
@@ -16,15 +16,17 @@ static bool is_ascii(const char *text, size_t size) {
     return (any & 0x8080808080808080u) == 0;
 }
 
-static int unicode_form(const char *text, size_t size, utf8proc_option_t options, struct text *out, struct err *err) {
+static int unicode_form(const char *text, size_t size, utf8proc_option_t options, struct text *out,
+                        struct err *err) {
     if (is_ascii(text, size)) return text_put(out, text, size);
     while (size > 0) {
         size_t valid = text_utf8_valid_prefix(text, size);
         if (valid > 0) {
             utf8proc_uint8_t *form = NULL;
-            utf8proc_ssize_t length =
-                utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)valid, &form, options);
-            if (length < 0) return err_set(err, ERR_DATA, "normalising text: %s", utf8proc_errmsg(length));
+            utf8proc_ssize_t length = utf8proc_map((const utf8proc_uint8_t *)text,
+                                                   (utf8proc_ssize_t)valid, &form, options);
+            if (length < 0)
+                return err_set(err, ERR_DATA, "normalising text: %s", utf8proc_errmsg(length));
             int failed = text_put(out, form, (size_t)length);
             free(form);
             if (failed) return -1;
@@ -54,8 +56,9 @@ static int lowercase(const char *text, size_t size, struct text *out) {
             failed = text_puts(out, "i\xCC\x87");
         } else {
             char small[4];
-            failed = text_put(out, small, (size_t)text_utf8_encode((uint32_t)lower((utf8proc_int32_t)code_point, NULL),
-                                                                   small));
+            failed = text_put(out, small,
+                              (size_t)text_utf8_encode(
+                                  (uint32_t)lower((utf8proc_int32_t)code_point, NULL), small));
         }
         if (failed) return -1;
         i += (size_t)length;
@@ -63,7 +66,8 @@ static int lowercase(const char *text, size_t size, struct text *out) {
     return 0;
 }
 
-static int replace(const char *text, size_t size, const struct normal_step *step, struct text *out) {
+static int replace(const char *text, size_t size, const struct normal_step *step,
+                   struct text *out) {
     size_t pattern = strlen(step->pattern), content = strlen(step->content);
     const char *end = text + size;
     while (text < end) {
@@ -77,7 +81,8 @@ static int replace(const char *text, size_t size, const struct normal_step *step
 }
 
 // The common case of a single byte that becomes a few: without a call for each.
-static int replace_byte(const char *text, size_t size, char byte, const char *content, struct text *out) {
+static int replace_byte(const char *text, size_t size, char byte, const char *content,
+                        struct text *out) {
     size_t length = strlen(content), found = 0;
     for (size_t i = 0; i < size; i++) found += text[i] == byte;
     if (text_reserve(out, size + found * length) != 0) return -1;
@@ -94,27 +99,34 @@ static int replace_byte(const char *text, size_t size, char byte, const char *co
     return 0;
 }
 
-static int apply(const struct normal_step *step, const char *text, size_t size, bool first, struct text *out,
-                 struct err *err) {
+static int apply(const struct normal_step *step, const char *text, size_t size, bool first,
+                 struct text *out, struct err *err) {
     const int stable = UTF8PROC_STABLE;
     switch (step->kind) {
-    case NORMAL_NFC: return unicode_form(text, size, stable | UTF8PROC_COMPOSE, out, err);
-    case NORMAL_NFD: return unicode_form(text, size, stable | UTF8PROC_DECOMPOSE, out, err);
-    case NORMAL_NFKC: return unicode_form(text, size, stable | UTF8PROC_COMPOSE | UTF8PROC_COMPAT, out, err);
-    case NORMAL_NFKD: return unicode_form(text, size, stable | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT, out, err);
-    case NORMAL_LOWERCASE: return lowercase(text, size, out);
+    case NORMAL_NFC:
+        return unicode_form(text, size, stable | UTF8PROC_COMPOSE, out, err);
+    case NORMAL_NFD:
+        return unicode_form(text, size, stable | UTF8PROC_DECOMPOSE, out, err);
+    case NORMAL_NFKC:
+        return unicode_form(text, size, stable | UTF8PROC_COMPOSE | UTF8PROC_COMPAT, out, err);
+    case NORMAL_NFKD:
+        return unicode_form(text, size, stable | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT, out, err);
+    case NORMAL_LOWERCASE:
+        return lowercase(text, size, out);
     case NORMAL_PREPEND:
-        if (size > 0 && (first || !step->first_only) && text_puts(out, step->content) != 0) return -1;
+        if (size > 0 && (first || !step->first_only) && text_puts(out, step->content) != 0)
+            return -1;
         return text_put(out, text, size);
     case NORMAL_REPLACE:
-        if (strlen(step->pattern) == 1) return replace_byte(text, size, step->pattern[0], step->content, out);
+        if (strlen(step->pattern) == 1)
+            return replace_byte(text, size, step->pattern[0], step->content, out);
         return replace(text, size, step, out);
     }
     return -1;
 }
 
-int tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t size, bool first, struct text *out,
-                        struct err *err) {
+int tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t size, bool first,
+                        struct text *out, struct err *err) {
     struct text from = {0};
     const char *at = text;
     for (size_t i = 0; i < tok->normal_count; i++) {

@@ -1,5 +1,6 @@
-// Splitting by the steps of a tokenizer.json: each step cuts every piece that the one before left. Only a few steps
-// change the text (a space in front, space marks); then the pieces point into a copy.
+// Splitting by the steps of a tokenizer.json: each step cuts every piece that the one before left.
+// Only a few steps change the text (a space in front, space marks); then the pieces point into a
+// copy.
 #include "data/tokenizer_parts.h"
 #include "data/unicode_class.h"
 #include <stdlib.h>
@@ -29,24 +30,27 @@ static int put(struct split_list *list, size_t begin, size_t end, bool match) {
     return 0;
 }
 
-static int find_scanned(const struct split_step *step, struct split_pieces *p, struct split_piece piece,
-                        struct err *err) {
+static int find_scanned(const struct split_step *step, struct split_pieces *p,
+                        struct split_piece piece, struct err *err) {
     for (size_t at = piece.begin; at < piece.end; at += p->window.used) {
-        if (pretokenize_scan(step->scanner, p->base + at, piece.end - at, &p->window, err) != 0) return -1;
+        if (pretokenize_scan(step->scanner, p->base + at, piece.end - at, &p->window, err) != 0)
+            return -1;
         p->invalid_bytes += p->window.invalid_bytes;
         for (size_t k = 0; k < p->window.count; k++)
-            if (put(&p->raw, at + p->window.starts[k], at + p->window.starts[k + 1], true) != 0) return -1;
+            if (put(&p->raw, at + p->window.starts[k], at + p->window.starts[k + 1], true) != 0)
+                return -1;
     }
     return 0;
 }
 
-static int find_pattern(const struct split_step *step, struct split_pieces *p, struct split_piece piece,
-                        struct err *err) {
+static int find_pattern(const struct split_step *step, struct split_pieces *p,
+                        struct split_piece piece, struct err *err) {
     if (!p->matcher && !(p->matcher = pretokenize_matcher_new(err))) return -1;
     const unsigned char *text = p->base + piece.begin;
     size_t size = piece.end - piece.begin, done = 0, begin, end;
     for (;;) {
-        int found = pretokenize_match(step->pattern, p->matcher, text, size, done, &begin, &end, err);
+        int found =
+            pretokenize_match(step->pattern, p->matcher, text, size, done, &begin, &end, err);
         if (found < 0) return -1;
         if (!found) break;
         if (put(&p->raw, piece.begin + done, piece.begin + begin, false) != 0 ||
@@ -62,7 +66,8 @@ static int find_string(const char *string, struct split_pieces *p, struct split_
     const unsigned char *found;
     while ((found = memmem(p->base + done, piece.end - done, string, length))) {
         size_t begin = (size_t)(found - p->base);
-        if (put(&p->raw, done, begin, false) != 0 || put(&p->raw, begin, begin + length, true) != 0) return -1;
+        if (put(&p->raw, done, begin, false) != 0 || put(&p->raw, begin, begin + length, true) != 0)
+            return -1;
         done = begin + length;
     }
     return put(&p->raw, done, piece.end, false);
@@ -84,7 +89,8 @@ static int find_digits(struct split_pieces *p, struct split_piece piece) {
     return put(&p->raw, done, piece.end, false);
 }
 
-// Joins the matched and unmatched ranges of one piece as the behaviour says, from `raw` into `made`.
+// Joins the matched and unmatched ranges of one piece as the behaviour says, from `raw` into
+// `made`.
 static int behave(enum split_behavior behavior, struct split_pieces *p) {
     struct split_piece *raw = p->raw.at;
     size_t count = p->raw.count, first = p->made.count;
@@ -96,7 +102,8 @@ static int behave(enum split_behavior behavior, struct split_pieces *p) {
             join = p->made.count > first && raw[i].match && !(i > 0 && raw[i - 1].match);
         if (join)
             p->made.at[p->made.count - 1].end = raw[i].end;
-        else if (behavior == SPLIT_WITH_NEXT && raw[i].match && i + 1 < count && !raw[i + 1].match) {
+        else if (behavior == SPLIT_WITH_NEXT && raw[i].match && i + 1 < count &&
+                 !raw[i + 1].match) {
             if (put(&p->made, raw[i].begin, raw[i + 1].end, false) != 0) return -1;
             i++;
         } else if (put(&p->made, raw[i].begin, raw[i].end, false) != 0)
@@ -105,16 +112,27 @@ static int behave(enum split_behavior behavior, struct split_pieces *p) {
     return 0;
 }
 
-static int cut_piece(const struct split_step *step, struct split_pieces *p, struct split_piece piece, struct err *err) {
+static int cut_piece(const struct split_step *step, struct split_pieces *p,
+                     struct split_piece piece, struct err *err) {
     int failed = 0;
     p->raw.count = 0;
     switch (step->kind) {
-    case SPLIT_SCANNER: failed = find_scanned(step, p, piece, err); break;
-    case SPLIT_PATTERN: failed = find_pattern(step, p, piece, err); break;
+    case SPLIT_SCANNER:
+        failed = find_scanned(step, p, piece, err);
+        break;
+    case SPLIT_PATTERN:
+        failed = find_pattern(step, p, piece, err);
+        break;
     case SPLIT_STRING:
-    case SPLIT_METASPACE: failed = find_string(step->text, p, piece); break;
-    case SPLIT_DIGITS: failed = find_digits(p, piece); break;
-    case SPLIT_PREFIX_SPACE: failed = put(&p->raw, piece.begin, piece.end, false); break;
+    case SPLIT_METASPACE:
+        failed = find_string(step->text, p, piece);
+        break;
+    case SPLIT_DIGITS:
+        failed = find_digits(p, piece);
+        break;
+    case SPLIT_PREFIX_SPACE:
+        failed = put(&p->raw, piece.begin, piece.end, false);
+        break;
     }
     if (failed) return -1;
     if (step->invert)
@@ -132,7 +150,8 @@ static int rewrite(const struct split_step *step, struct split_pieces *p, bool f
         size_t begin = p->made_text.size, size = piece->end - piece->begin;
         const unsigned char *from = p->base + piece->begin;
         bool has = (size >= mark_length && memcmp(from, mark, mark_length) == 0) || from[0] == ' ';
-        bool wanted = step->prepend == PREPEND_ALWAYS || (step->prepend == PREPEND_FIRST && first && i == 0);
+        bool wanted =
+            step->prepend == PREPEND_ALWAYS || (step->prepend == PREPEND_FIRST && first && i == 0);
         if (wanted && !has && text_put(&p->made_text, mark, mark_length) != 0) return -1;
         for (size_t k = 0; k < size;) {
             if (from[k] == ' ') {
@@ -154,18 +173,21 @@ static int rewrite(const struct split_step *step, struct split_pieces *p, bool f
     return 0;
 }
 
-int tokenizer_split_text(const struct tokenizer *tok, const unsigned char *text, size_t size, bool first,
-                         struct split_pieces *p, struct err *err) {
+int tokenizer_split_text(const struct tokenizer *tok, const unsigned char *text, size_t size,
+                         bool first, struct split_pieces *p, struct err *err) {
     p->base = text;
     p->list.count = 0;
     p->invalid_bytes = 0;
     int failed = put(&p->list, 0, size, false);
     for (size_t s = 0; s < tok->split_count && !failed && p->list.count > 0; s++) {
         const struct split_step *step = &tok->splits[s];
-        if (step->kind == SPLIT_METASPACE || step->kind == SPLIT_PREFIX_SPACE) failed = rewrite(step, p, first);
-        if (step->kind == SPLIT_PREFIX_SPACE || (step->kind == SPLIT_METASPACE && !step->split)) continue;
+        if (step->kind == SPLIT_METASPACE || step->kind == SPLIT_PREFIX_SPACE)
+            failed = rewrite(step, p, first);
+        if (step->kind == SPLIT_PREFIX_SPACE || (step->kind == SPLIT_METASPACE && !step->split))
+            continue;
         p->made.count = 0;
-        for (size_t i = 0; i < p->list.count && !failed; i++) failed = cut_piece(step, p, p->list.at[i], err);
+        for (size_t i = 0; i < p->list.count && !failed; i++)
+            failed = cut_piece(step, p, p->list.at[i], err);
         struct split_list swap = p->list;
         p->list = p->made;
         p->made = swap;

@@ -1,6 +1,7 @@
-// Hash tables of a tokenizer (text -> id, pair -> merge) and the printable alphabet of byte-level vocabularies.
-#include "data/tokenizer_parts.h"
+// Hash tables of a tokenizer (text -> id, pair -> merge) and the printable alphabet of byte-level
+// vocabularies.
 #include "base/hash.h"
+#include "data/tokenizer_parts.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,18 +14,22 @@ static void vocab_insert(struct vocab_table *table, uint32_t hash, uint32_t id) 
 static int vocab_grow(struct vocab_table *table, struct err *err) {
     size_t size = table->slots ? (table->mask + 1) * 2 : 1024;
     struct vocab_table grown = {malloc(size * sizeof *grown.slots), size - 1, table->count};
-    if (!grown.slots) return err_set(err, ERR_MEMORY, "no memory for a vocabulary of %zu tokens", table->count);
+    if (!grown.slots)
+        return err_set(err, ERR_MEMORY, "no memory for a vocabulary of %zu tokens", table->count);
     memset(grown.slots, 0xFF, size * sizeof *grown.slots);
     if (table->slots)
         for (size_t i = 0; i <= table->mask; i++)
-            if (table->slots[i].id != TOKENIZER_NONE) vocab_insert(&grown, table->slots[i].hash, table->slots[i].id);
+            if (table->slots[i].id != TOKENIZER_NONE)
+                vocab_insert(&grown, table->slots[i].hash, table->slots[i].id);
     free(table->slots);
     *table = grown;
     return 0;
 }
 
-int vocab_table_put(struct vocab_table *table, const struct tokenizer *tok, uint32_t id, struct err *err) {
-    if ((!table->slots || table->count * 2 >= table->mask) && vocab_grow(table, err) != 0) return -1;
+int vocab_table_put(struct vocab_table *table, const struct tokenizer *tok, uint32_t id,
+                    struct err *err) {
+    if ((!table->slots || table->count * 2 >= table->mask) && vocab_grow(table, err) != 0)
+        return -1;
     const struct token_info *t = &tok->tokens[id];
     vocab_insert(table, (uint32_t)hash_bytes(tok->pool.data + t->text_offset, t->text_length), id);
     table->count++;
@@ -49,14 +54,16 @@ int pair_table_build(struct pair_table *table, const struct tokenizer *tok, stru
     size_t size = 16;
     while (size < tok->merge_count * 2 + 2) size *= 2;
     table->slots = malloc(size * sizeof *table->slots);
-    if (!table->slots) return err_set(err, ERR_MEMORY, "no memory for %zu merges", tok->merge_count);
+    if (!table->slots)
+        return err_set(err, ERR_MEMORY, "no memory for %zu merges", tok->merge_count);
     memset(table->slots, 0xFF, size * sizeof *table->slots);
     table->mask = size - 1;
     for (size_t m = 0; m < tok->merge_count; m++) {
         const struct token_merge *merge = &tok->merges[m];
         uint64_t key = (uint64_t)merge->left << 32 | merge->right;
         size_t i = (key * 0x9E3779B97F4A7C15u) >> 20 & table->mask;
-        while (table->slots[i].key != UINT64_MAX && table->slots[i].key != key) i = (i + 1) & table->mask;
+        while (table->slots[i].key != UINT64_MAX && table->slots[i].key != key)
+            i = (i + 1) & table->mask;
         // A pair that is listed twice counts by its later line, as in the files' own readers.
         if (table->slots[i].key == UINT64_MAX) table->count++;
         table->slots[i] = (struct pair_slot){key, merge->rank, merge->result};
@@ -64,7 +71,8 @@ int pair_table_build(struct pair_table *table, const struct tokenizer *tok, stru
     return 0;
 }
 
-// Printable bytes stand for themselves, the others for the code points from U+0100 on, in ascending order.
+// Printable bytes stand for themselves, the others for the code points from U+0100 on, in ascending
+// order.
 static bool is_printable(unsigned char byte) {
     return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
 }

@@ -1,9 +1,10 @@
-// Learning the merges of a byte-level BPE. The distinct words with their counts (tokenizer_count.c) lie in one array of
-// symbols; each pair of neighbours keeps its count and the places where it occurs, so that a merge touches those places
-// only. A heap holds the pairs by count; an entry that is no longer true is put back with its present count. Counts are
-// integers and ties are broken by bytes, so the result does not depend on the order of words or on the threads.
-#include "data/tokenizer_parts.h"
+// Learning the merges of a byte-level BPE. The distinct words with their counts (tokenizer_count.c)
+// lie in one array of symbols; each pair of neighbours keeps its count and the places where it
+// occurs, so that a merge touches those places only. A heap holds the pairs by count; an entry that
+// is no longer true is put back with its present count. Counts are integers and ties are broken by
+// bytes, so the result does not depend on the order of words or on the threads.
 #include "data/tokenizer_count.h"
+#include "data/tokenizer_parts.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,7 +78,8 @@ static struct pair *pair_at(struct training *t, uint32_t left, uint32_t right) {
     return &t->pairs[t->table[slot] - 1];
 }
 
-static int add_place(struct training *t, uint32_t left, uint32_t right, uint32_t place, bool touch) {
+static int add_place(struct training *t, uint32_t left, uint32_t right, uint32_t place,
+                     bool touch) {
     struct pair *pair = pair_at(t, left, right);
     if (!pair) return -1;
     size_t capacity = pair->place_capacity;
@@ -89,7 +91,8 @@ static int add_place(struct training *t, uint32_t left, uint32_t right, uint32_t
         pair->place_capacity = (uint32_t)capacity;
     }
     if (touch) {
-        if (grow(&t->touched, &t->touched_capacity, t->touched_count, sizeof *t->touched) != 0) return -1;
+        if (grow(&t->touched, &t->touched_capacity, t->touched_count, sizeof *t->touched) != 0)
+            return -1;
         t->touched[t->touched_count++] = (uint32_t)(pair - t->pairs);
     }
     pair->places[pair->place_count++] = place;
@@ -120,7 +123,8 @@ static bool precedes(const struct training *t, struct heap_entry a, struct heap_
 static int heap_push(struct training *t, struct heap_entry entry) {
     if (grow(&t->heap, &t->heap_capacity, t->heap_count, sizeof *t->heap) != 0) return -1;
     size_t i = t->heap_count++;
-    for (; i > 0 && precedes(t, entry, t->heap[(i - 1) / 2]); i = (i - 1) / 2) t->heap[i] = t->heap[(i - 1) / 2];
+    for (; i > 0 && precedes(t, entry, t->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        t->heap[i] = t->heap[(i - 1) / 2];
     t->heap[i] = entry;
     return 0;
 }
@@ -162,13 +166,15 @@ static int place_words(struct training *t) {
     }
     t->symbol_count = total;
     for (uint32_t i = 0; i < total; i++)
-        if (t->next[i] != GONE && add_place(t, t->symbols[i], t->symbols[i + 1], i, false) != 0) return -1;
+        if (t->next[i] != GONE && add_place(t, t->symbols[i], t->symbols[i + 1], i, false) != 0)
+            return -1;
     for (size_t p = 0; p < t->pair_count; p++)
         if (heap_push(t, (struct heap_entry){t->pairs[p].count, (uint32_t)p}) != 0) return -1;
     return 0;
 }
 
-static int merge_place(struct training *t, uint32_t i, uint32_t left, uint32_t right, uint32_t made) {
+static int merge_place(struct training *t, uint32_t i, uint32_t left, uint32_t right,
+                       uint32_t made) {
     uint32_t j = t->next[i], before = t->previous[i], after = t->next[j];
     if (before != GONE) drop_place(t, t->symbols[before], left, before);
     if (after != GONE) drop_place(t, right, t->symbols[after], j);
@@ -186,7 +192,8 @@ static int compare_places(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Merges every occurrence of a pair into the token `made`, and queues the pairs that this brought about.
+// Merges every occurrence of a pair into the token `made`, and queues the pairs that this brought
+// about.
 static int merge_pair(struct training *t, uint32_t index, uint32_t made) {
     uint32_t left = (uint32_t)(t->pairs[index].key >> 32), right = (uint32_t)t->pairs[index].key;
     uint32_t *places = t->pairs[index].places;
@@ -194,7 +201,8 @@ static int merge_pair(struct training *t, uint32_t index, uint32_t made) {
     t->pairs[index].places = NULL;
     t->pairs[index].place_count = t->pairs[index].place_capacity = 0;
     t->touched_count = 0;
-    if (left == right) qsort(places, count, sizeof *places, compare_places); // overlaps: the leftmost first
+    if (left == right)
+        qsort(places, count, sizeof *places, compare_places); // overlaps: the leftmost first
     int failed = 0;
     for (size_t k = 0; k < count && !failed; k++) {
         uint32_t i = places[k];
@@ -204,25 +212,32 @@ static int merge_pair(struct training *t, uint32_t index, uint32_t made) {
     free(places);
     for (size_t k = 0; k < t->touched_count && !failed; k++)
         if (k == 0 || t->touched[k] != t->touched[k - 1])
-            failed = heap_push(t, (struct heap_entry){t->pairs[t->touched[k]].count, t->touched[k]});
+            failed =
+                heap_push(t, (struct heap_entry){t->pairs[t->touched[k]].count, t->touched[k]});
     return failed;
 }
 
-static int add_token(struct training *t, uint32_t id, uint32_t left, uint32_t right, struct err *err) {
+static int add_token(struct training *t, uint32_t id, uint32_t left, uint32_t right,
+                     struct err *err) {
     const struct token_info *x = &t->tok->tokens[left], *y = &t->tok->tokens[right];
     struct text joined = {0};
     int failed = text_put(&joined, t->tok->pool.data + x->text_offset, x->text_length) != 0 ||
                  text_put(&joined, t->tok->pool.data + y->text_offset, y->text_length) != 0;
     if (!failed)
-        failed = tokenizer_set_token(t->tok, id, joined.data, joined.size, TOKENIZER_NORMAL, true, "training", err);
+        failed = tokenizer_set_token(t->tok, id, joined.data, joined.size, TOKENIZER_NORMAL, true,
+                                     "training", err);
     text_free(&joined);
-    return failed ? -1 : tokenizer_add_merge(t->tok, left, right, id, (uint32_t)t->tok->merge_count, err);
+    return failed
+               ? -1
+               : tokenizer_add_merge(t->tok, left, right, id, (uint32_t)t->tok->merge_count, err);
 }
 
-static int learn(struct training *t, const struct tokenizer_train_options *options, struct err *err) {
+static int learn(struct training *t, const struct tokenizer_train_options *options,
+                 struct err *err) {
     int64_t least = options->least_count ? (int64_t)options->least_count : 1;
     uint32_t first = t->tok->vocab_size;
-    if (place_words(t) != 0) return err_set(err, ERR_MEMORY, "no memory to train a tokenizer on this text");
+    if (place_words(t) != 0)
+        return err_set(err, ERR_MEMORY, "no memory to train a tokenizer on this text");
     while (t->tok->vocab_size < options->vocab_size && t->heap_count > 0) {
         struct heap_entry top = heap_pop(t);
         int64_t count = t->pairs[top.pair].count;
@@ -232,7 +247,8 @@ static int learn(struct training *t, const struct tokenizer_train_options *optio
             continue;
         }
         if (count < least) break;
-        uint32_t left = (uint32_t)(t->pairs[top.pair].key >> 32), right = (uint32_t)t->pairs[top.pair].key;
+        uint32_t left = (uint32_t)(t->pairs[top.pair].key >> 32),
+                 right = (uint32_t)t->pairs[top.pair].key;
         struct token_info *x = &t->tok->tokens[left], *y = &t->tok->tokens[right];
         struct text joined = {0};
         if (text_put(&joined, t->tok->pool.data + x->text_offset, x->text_length) != 0 ||
@@ -240,7 +256,8 @@ static int learn(struct training *t, const struct tokenizer_train_options *optio
             text_free(&joined);
             return err_set(err, ERR_MEMORY, "no memory to train a tokenizer");
         }
-        // Two pairs may spell the same token; it keeps its first id, and the merge is learned all the same.
+        // Two pairs may spell the same token; it keeps its first id, and the merge is learned all
+        // the same.
         uint32_t made = vocab_table_get(t->tok, joined.data, joined.size);
         text_free(&joined);
         int failed;
@@ -248,12 +265,15 @@ static int learn(struct training *t, const struct tokenizer_train_options *optio
             made = t->tok->vocab_size;
             failed = add_token(t, made, left, right, err);
         } else {
-            failed = tokenizer_add_merge(t->tok, left, right, made, (uint32_t)t->tok->merge_count, err);
+            failed =
+                tokenizer_add_merge(t->tok, left, right, made, (uint32_t)t->tok->merge_count, err);
         }
         if (failed) return -1;
-        if (merge_pair(t, top.pair, made) != 0) return err_set(err, ERR_MEMORY, "no memory to train a tokenizer");
+        if (merge_pair(t, top.pair, made) != 0)
+            return err_set(err, ERR_MEMORY, "no memory to train a tokenizer");
         if (options->progress && t->tok->vocab_size % 256 == 0)
-            options->progress(t->tok->vocab_size - first, options->vocab_size - first, options->context);
+            options->progress(t->tok->vocab_size - first, options->vocab_size - first,
+                              options->context);
     }
     return 0;
 }
@@ -270,15 +290,16 @@ static void training_free(struct training *t) {
     free(t->word_of);
 }
 
-static const enum pretokenize_scanner scanners[] = {SCAN_GPT2, SCAN_LLAMA3, SCAN_QWEN2, SCAN_SMOLLM2};
+static const enum pretokenize_scanner scanners[] = {SCAN_GPT2, SCAN_LLAMA3, SCAN_QWEN2,
+                                                    SCAN_SMOLLM2};
 
 // Special tokens first, then the bytes in the order of the printable alphabet.
 static struct tokenizer *begin(const struct tokenizer_train_options *options, struct err *err) {
     struct tokenizer *tok = tokenizer_new(TOKENIZER_BYTE_LEVEL, err);
     int failed = !tok;
     for (size_t i = 0; i < options->special_count && !failed; i++) {
-        struct added_token token = {.content = (char *)(uintptr_t)options->specials[i], .id = (uint32_t)i,
-                                    .special = true};
+        struct added_token token = {
+            .content = (char *)(uintptr_t)options->specials[i], .id = (uint32_t)i, .special = true};
         failed = *options->specials[i] == 0 ? err_set(err, ERR_USAGE, "a special token is empty")
                                             : tokenizer_add_added(tok, &token, "training", err);
     }
@@ -299,9 +320,12 @@ static struct tokenizer *begin(const struct tokenizer_train_options *options, st
 
 struct tokenizer *tokenizer_train(const struct tokenizer_train_text *texts, size_t count,
                                   const struct tokenizer_train_options *options, struct err *err) {
-    if (options->vocab_size < 256 + options->special_count || options->vocab_size > TOKENIZER_MAX_IDS) {
-        err_set(err, ERR_USAGE, "a vocabulary of %u tokens: expected from %zu (256 bytes and the special tokens) to %u",
-                options->vocab_size, 256 + options->special_count, TOKENIZER_MAX_IDS);
+    if (options->vocab_size < 256 + options->special_count ||
+        options->vocab_size > TOKENIZER_MAX_IDS) {
+        err_set(
+            err, ERR_USAGE,
+            "a vocabulary of %u tokens: expected from %zu (256 bytes and the special tokens) to %u",
+            options->vocab_size, 256 + options->special_count, TOKENIZER_MAX_IDS);
         return NULL;
     }
     struct tokenizer *tok = begin(options, err);
@@ -309,7 +333,8 @@ struct tokenizer *tokenizer_train(const struct tokenizer_train_text *texts, size
     struct word_counts words = {0};
     struct training t = {.tok = tok, .words = &words};
     int failed = added_matcher_build(&tok->raw_matcher, tok, false, err) != 0 ||
-                 word_counts_gather(&words, tok, texts, count, options->threads, err) != 0 || learn(&t, options, err) != 0;
+                 word_counts_gather(&words, tok, texts, count, options->threads, err) != 0 ||
+                 learn(&t, options, err) != 0;
     training_free(&t);
     word_counts_free(&words);
     if (!failed) {

@@ -1,6 +1,6 @@
-// The three properties of a character that pre-tokenizer patterns ask for: letter (\p{L}), number (\p{N}), white space.
-// Every other code point, marks and punctuation alike, is OTHER. Unicode 16, as in
-// the tokenizers that weft is compared with.
+// The three properties of a character that pre-tokenizer patterns ask for: letter (\p{L}), number
+// (\p{N}), white space. Every other code point, marks and punctuation alike, is OTHER. Unicode 16,
+// as in the tokenizers that weft is compared with.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

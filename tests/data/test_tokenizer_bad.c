@@ -1,5 +1,5 @@
-// Damaged, foreign and hostile tokenizer files: one clear line, and nothing read out of bounds (the fuzzers run under the
-// sanitizers too).
+// Damaged, foreign and hostile tokenizer files: one clear line, and nothing read out of bounds (the
+// fuzzers run under the sanitizers too).
 #include "base/file.h"
 #include "base/json.h"
 #include "base/random.h"
@@ -25,9 +25,12 @@ static void check_refused(const char *name, const void *data, size_t size, const
     CHECK(!strchr(err.text, '\n'));
 }
 
-static void check_json(const char *text, const char *part) { check_refused("tokenizer.json", text, strlen(text), part); }
+static void check_json(const char *text, const char *part) {
+    check_refused("tokenizer.json", text, strlen(text), part);
+}
 
-#define MODEL(vocab, merges) "\"model\":{\"type\":\"BPE\",\"vocab\":" vocab ",\"merges\":" merges "}"
+#define MODEL(vocab, merges)                                                                       \
+    "\"model\":{\"type\":\"BPE\",\"vocab\":" vocab ",\"merges\":" merges "}"
 #define BYTES "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
 #define AB "{\"a\":0,\"b\":1,\"ab\":2}"
 
@@ -51,10 +54,16 @@ TEST(tokenizer_bad_json) {
     check_json("{" BYTES MODEL(AB, "[7]") "}", "entry 0");
     check_json("{" BYTES MODEL(AB, "{}") "}", "expected a list");
     check_json("{\"model\":{\"type\":\"Unigram\",\"vocab\":{}}}", "Unigram");
-    check_json("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1}}", "dropout");
-    check_json("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"u\"}}", "unk_token");
-    check_json("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}", "end_of_word_suffix");
-    check_json("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"novelty\":1}}", "novelty");
+    check_json("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1}}",
+               "dropout");
+    check_json(
+        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"u\"}}",
+        "unk_token");
+    check_json("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"end_of_word_"
+               "suffix\":\"</w>\"}}",
+               "end_of_word_suffix");
+    check_json("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"novelty\":1}}",
+               "novelty");
     check_json("{" BYTES MODEL("{\"<x y>\":0}", "[]") "}", "vocabulary is empty");
 }
 
@@ -67,26 +76,40 @@ TEST(tokenizer_bad_parts_are_named) {
         {"\"padding\":{},", "padding"},
         {"\"normalizer\":{\"type\":\"BertNormalizer\"},", "BertNormalizer"},
         {"\"normalizer\":{\"type\":\"NFC\",\"extra\":1},", "extra"},
-        {"\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a\"},\"content\":\"b\"},", "Regex"},
-        {"\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"b\"},", "empty"},
+        {"\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a\"},\"content\":\"b\"},",
+         "Regex"},
+        {"\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"b\"},",
+         "empty"},
         {"\"normalizer\":{\"type\":\"Prepend\"},", "Prepend"},
         {"\"normalizer\":5,", "normalizer"},
         {"\"normalizer\":{\"type\":\"Sequence\"},", "normalizers"},
         {"\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},", "BertPreTokenizer"},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"},", "does not compile"},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Odd\"},", "Odd"},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{},\"behavior\":\"Isolated\"},", "expected a pattern"},
-        {"\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\",\"prepend_scheme\":\"maybe\"},", "maybe"},
-        {"\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{\"type\":\"Digits\"}]},", "behind ByteLevel"},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":"
+         "\"Isolated\"},",
+         "does not compile"},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Odd\"}"
+         ",",
+         "Odd"},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{},\"behavior\":\"Isolated\"},",
+         "expected a pattern"},
+        {"\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\",\"prepend_scheme\":"
+         "\"maybe\"},",
+         "maybe"},
+        {"\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{"
+         "\"type\":\"Digits\"}]},",
+         "behind ByteLevel"},
         {"\"post_processor\":{\"type\":\"BertProcessing\"},", "BertProcessing"},
-        {"\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{}},", "<s>"},
+        {"\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{"
+         "\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{}},",
+         "<s>"},
         {"\"decoder\":{\"type\":\"WordPiece\"},", "WordPiece"},
         {"\"added_tokens\":[{\"id\":5}],", "content"},
         {"\"added_tokens\":[{\"id\":-5,\"content\":\"x\"}],", "out of range"},
         {"\"added_tokens\":[{\"id\":5,\"content\":\"\"}],", "empty"},
         {"\"added_tokens\":[{\"id\":5,\"content\":\"x\\u0000y\"}],", "NUL"},
         {"\"added_tokens\":[{\"id\":0,\"content\":\"x\"}],", "which is the vocabulary's"},
-        {"\"added_tokens\":[{\"id\":5,\"content\":\"x\"},{\"id\":6,\"content\":\"x\"}],", "given twice"},
+        {"\"added_tokens\":[{\"id\":5,\"content\":\"x\"},{\"id\":6,\"content\":\"x\"}],",
+         "given twice"},
         {"\"added_tokens\":[{\"id\":5,\"content\":\"x\",\"odd\":true}],", "odd"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -117,7 +140,10 @@ TEST(tokenizer_bad_ranks) {
     check_refused("a.tiktoken", "YQ== 0\nYg== 0\n", 14, "given twice");
     check_refused("a.tiktoken", "YQ== 0\nYQ== 1\n", 14, "given twice");
     check_refused("a.tiktoken", "YQ== 99999999\n", 14, "out of range");
-    check_refused("a.tiktoken", "\x7F" "ELF\x01\x01", 6, "neither a tokenizer.json");
+    check_refused("a.tiktoken",
+                  "\x7F"
+                  "ELF\x01\x01",
+                  6, "neither a tokenizer.json");
     check_refused("a.tiktoken", "plain words of a text\n", 22, "neither a tokenizer.json");
 }
 
@@ -146,7 +172,8 @@ TEST(tokenizer_bad_sentencepiece) {
     CHECK_OK(file_read(path, 0, &data, &size, &err), err);
     check_refused("tokenizer.model", data, size / 2, "SentencePiece");
     check_refused("tokenizer.model", data, 3, "SentencePiece");
-    static const char unigram[] = "\n\x08\n\x01" "a\x15\0\0\0\0\x12\x02\x18\x01";
+    static const char unigram[] = "\n\x08\n\x01"
+                                  "a\x15\0\0\0\0\x12\x02\x18\x01";
     check_refused("tokenizer.model", unigram, sizeof unigram - 1, "unigram");
     free(data);
 }
@@ -163,7 +190,8 @@ static int try_file(const char *name, const char *bytes, size_t size) {
     struct token_list ids = {0};
     struct text back = {0};
     struct tokenizer_scratch *scratch = tokenizer_scratch_new(tok, &err);
-    if (tokenizer_encode(tok, scratch, text, sizeof text - 1, TOKENIZER_PARSE_SPECIAL, &ids, &err) == 0)
+    if (tokenizer_encode(tok, scratch, text, sizeof text - 1, TOKENIZER_PARSE_SPECIAL, &ids,
+                         &err) == 0)
         CHECK_OK(tokenizer_decode(tok, ids.ids, ids.count, false, &back, &err), err);
     text_free(&back);
     token_list_free(&ids);
@@ -172,7 +200,8 @@ static int try_file(const char *name, const char *bytes, size_t size) {
     return 1;
 }
 
-// Files with bytes changed, cut out, doubled: every outcome is a tokenizer that encodes, or an error.
+// Files with bytes changed, cut out, doubled: every outcome is a tokenizer that encodes, or an
+// error.
 static void fuzz(const char *kind, const char *name, int rounds) {
     struct err err = {0};
     char path[4200], *data;
@@ -190,17 +219,25 @@ static void fuzz(const char *kind, const char *name, int rounds) {
             random_words(key, change, r);
             size_t at = r[0] % length;
             switch (r[1] % 5) {
-            case 0: mutant[at] = (char)r[2]; break;
-            case 1: mutant[at] = "{}[]\",:0919ax\\\x80\xFF"[r[2] % 17]; break;
-            case 2: length = at + 1; break;
+            case 0:
+                mutant[at] = (char)r[2];
+                break;
+            case 1:
+                mutant[at] = "{}[]\",:0919ax\\\x80\xFF"[r[2] % 17];
+                break;
+            case 2:
+                length = at + 1;
+                break;
             case 3: { // takes bytes out
                 size_t count = 1 + r[2] % 40;
-                if (at + count < length) memmove(mutant + at, mutant + at + count, length - at - count), length -= count;
+                if (at + count < length)
+                    memmove(mutant + at, mutant + at + count, length - at - count), length -= count;
                 break;
             }
             default: { // copies bytes from elsewhere
                 size_t from = r[2] % length, count = 1 + r[3] % 60;
-                if (from + count <= length && at + count <= length) memmove(mutant + at, mutant + from, count);
+                if (from + count <= length && at + count <= length)
+                    memmove(mutant + at, mutant + from, count);
             }
             }
         }
@@ -212,15 +249,24 @@ static void fuzz(const char *kind, const char *name, int rounds) {
 }
 
 static json_t *odd_value(uint32_t choice) {
-    static const char *const texts[] = {"", "a", "\xC4\xA0", "the", "<unk>", "\xE2\x96\x81", "Sequence", "ByteLevel", "Split", "Replace", "\\p{L}+", "[", "never"};
+    static const char *const texts[] = {
+        "",          "a",     "\xC4\xA0", "the",     "<unk>", "\xE2\x96\x81", "Sequence",
+        "ByteLevel", "Split", "Replace",  "\\p{L}+", "[",     "never"};
     switch (choice % 8) {
-    case 0: return json_null();
-    case 1: return json_integer(choice / 8 % 700);
-    case 2: return json_boolean(choice & 8);
-    case 3: return json_integer((json_int_t)choice << 20);
-    case 4: return json_object();
-    case 5: return json_array();
-    default: return json_string(texts[choice / 8 % (sizeof texts / sizeof *texts)]);
+    case 0:
+        return json_null();
+    case 1:
+        return json_integer(choice / 8 % 700);
+    case 2:
+        return json_boolean(choice & 8);
+    case 3:
+        return json_integer((json_int_t)choice << 20);
+    case 4:
+        return json_object();
+    case 5:
+        return json_array();
+    default:
+        return json_string(texts[choice / 8 % (sizeof texts / sizeof *texts)]);
     }
 }
 
@@ -281,13 +327,33 @@ static void fuzz_tree(const char *kind, int rounds) {
     json_decref(root);
 }
 
-TEST(tokenizer_fuzz_tree_llama3) { fuzz_tree("llama3", 400); }
-TEST(tokenizer_fuzz_tree_llama2) { fuzz_tree("llama2", 400); }
-TEST(tokenizer_fuzz_tree_metaspace) { fuzz_tree("metaspace", 400); }
-TEST(tokenizer_fuzz_tree_lowercase) { fuzz_tree("lowercase", 400); }
-TEST(tokenizer_fuzz_tree_patterns) { fuzz_tree("patterns", 400); }
-TEST(tokenizer_fuzz_byte_level) { fuzz("llama3", "tokenizer.json", 300); }
-TEST(tokenizer_fuzz_patterns) { fuzz("patterns", "tokenizer.json", 300); }
-TEST(tokenizer_fuzz_characters) { fuzz("metaspace", "tokenizer.json", 300); }
-TEST(tokenizer_fuzz_tiktoken) { fuzz("tiktoken", "small.tiktoken", 300); }
-TEST(tokenizer_fuzz_sentencepiece) { fuzz("sentencepiece", "tokenizer.model", 1000); }
+TEST(tokenizer_fuzz_tree_llama3) {
+    fuzz_tree("llama3", 400);
+}
+TEST(tokenizer_fuzz_tree_llama2) {
+    fuzz_tree("llama2", 400);
+}
+TEST(tokenizer_fuzz_tree_metaspace) {
+    fuzz_tree("metaspace", 400);
+}
+TEST(tokenizer_fuzz_tree_lowercase) {
+    fuzz_tree("lowercase", 400);
+}
+TEST(tokenizer_fuzz_tree_patterns) {
+    fuzz_tree("patterns", 400);
+}
+TEST(tokenizer_fuzz_byte_level) {
+    fuzz("llama3", "tokenizer.json", 300);
+}
+TEST(tokenizer_fuzz_patterns) {
+    fuzz("patterns", "tokenizer.json", 300);
+}
+TEST(tokenizer_fuzz_characters) {
+    fuzz("metaspace", "tokenizer.json", 300);
+}
+TEST(tokenizer_fuzz_tiktoken) {
+    fuzz("tiktoken", "small.tiktoken", 300);
+}
+TEST(tokenizer_fuzz_sentencepiece) {
+    fuzz("sentencepiece", "tokenizer.model", 1000);
+}

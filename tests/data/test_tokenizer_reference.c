@@ -1,4 +1,5 @@
-// Ids against vectors that other implementations published, read from external data (make test DATA=DIR).
+// Ids against vectors that other implementations published, read from external data (make test
+// DATA=DIR).
 #include "base/file.h"
 #include "base/json.h"
 #include "data/tokenizer.h"
@@ -24,8 +25,8 @@ static struct tokenizer *load(const char *name) {
     return tok;
 }
 
-static void check_ids(const struct tokenizer *tok, struct tokenizer_scratch *scratch, const char *text, size_t size,
-                      const char *expected) {
+static void check_ids(const struct tokenizer *tok, struct tokenizer_scratch *scratch,
+                      const char *text, size_t size, const char *expected) {
     struct err err = {0};
     struct token_list ids = {0};
     CHECK_OK(tokenizer_encode(tok, scratch, text, size, TOKENIZER_PLAIN, &ids, &err), err);
@@ -37,7 +38,8 @@ static void check_ids(const struct tokenizer *tok, struct tokenizer_scratch *scr
         unsigned long id = strtoul(at, &end, 10);
         if (end == at) break;
         if (count >= ids.count || ids.ids[count] != id)
-            test_fail(__FILE__, __LINE__, "\"%.*s\": id %zu is %ld, expected %lu", (int)(size < 60 ? size : 60), text, count,
+            test_fail(__FILE__, __LINE__, "\"%.*s\": id %zu is %ld, expected %lu",
+                      (int)(size < 60 ? size : 60), text, count,
                       count < ids.count ? (long)ids.ids[count] : -1, id);
         at = end;
     }
@@ -76,16 +78,25 @@ static void check_llamacpp(const char *tokenizer, const char *name) {
     free(output);
 }
 
-TEST(tokenizer_llamacpp_gpt2) { check_llamacpp("tokenizers/gpt2/tokenizer.json", "gpt-2"); }
-TEST(tokenizer_llamacpp_llama3) { check_llamacpp("tokenizers/llama3_tiktoken", "llama-bpe"); }
-TEST(tokenizer_llamacpp_qwen2) { check_llamacpp("tokenizers/qwen2", "qwen2"); }
-TEST(tokenizer_llamacpp_llama2) { check_llamacpp("tokenizers/llama2_sentencepiece/tokenizer.model", "llama-spm"); }
+TEST(tokenizer_llamacpp_gpt2) {
+    check_llamacpp("tokenizers/gpt2/tokenizer.json", "gpt-2");
+}
+TEST(tokenizer_llamacpp_llama3) {
+    check_llamacpp("tokenizers/llama3_tiktoken", "llama-bpe");
+}
+TEST(tokenizer_llamacpp_qwen2) {
+    check_llamacpp("tokenizers/qwen2", "qwen2");
+}
+TEST(tokenizer_llamacpp_llama2) {
+    check_llamacpp("tokenizers/llama2_sentencepiece/tokenizer.model", "llama-spm");
+}
 
 static void check_plans(const char *tokenizer, const char *name, int least) {
     struct err err = {0};
     char *plans;
     size_t size;
-    CHECK_OK(file_read(data_path("reftok/gpt_tokenizer/TestPlans.txt"), 0, &plans, &size, &err), err);
+    CHECK_OK(file_read(data_path("reftok/gpt_tokenizer/TestPlans.txt"), 0, &plans, &size, &err),
+             err);
     struct tokenizer *tok = load(tokenizer);
     struct tokenizer_scratch *scratch = tokenizer_scratch_new(tok, &err);
     int count = 0;
@@ -94,7 +105,8 @@ static void check_plans(const char *tokenizer, const char *name, int least) {
         if (next) next[-1] = 0;
         char *sample = strstr(block, "\nSample: "), *encoded = strstr(block, "\nEncoded: ");
         CHECK(sample && encoded);
-        bool mine = strncmp(block + 14, name, strlen(name)) == 0 && block[14 + strlen(name)] == '\n';
+        bool mine =
+            strncmp(block + 14, name, strlen(name)) == 0 && block[14 + strlen(name)] == '\n';
         sample += 9;
         if (mine) check_ids(tok, scratch, sample, (size_t)(encoded - sample), encoded + 10);
         count -= !mine;
@@ -106,11 +118,18 @@ static void check_plans(const char *tokenizer, const char *name, int least) {
     free(plans);
 }
 
-TEST(tokenizer_plans_r50k) { check_plans("tokenizers/tiktoken/r50k_base.tiktoken", "r50k_base", 30); }
-TEST(tokenizer_plans_r50k_from_merges) { check_plans("tokenizers/gpt2/encoder.json", "r50k_base", 30); }
-TEST(tokenizer_plans_cl100k) { check_plans("tokenizers/tiktoken/cl100k_base.tiktoken", "cl100k_base", 30); }
+TEST(tokenizer_plans_r50k) {
+    check_plans("tokenizers/tiktoken/r50k_base.tiktoken", "r50k_base", 30);
+}
+TEST(tokenizer_plans_r50k_from_merges) {
+    check_plans("tokenizers/gpt2/encoder.json", "r50k_base", 30);
+}
+TEST(tokenizer_plans_cl100k) {
+    check_plans("tokenizers/tiktoken/cl100k_base.tiktoken", "cl100k_base", 30);
+}
 
-// The known counts of tiny Shakespeare: its first 90 % and last 10 % of characters with GPT-2's vocabulary.
+// The known counts of tiny Shakespeare: its first 90 % and last 10 % of characters with GPT-2's
+// vocabulary.
 TEST(tokenizer_shakespeare_counts) {
     struct err err = {0};
     char *text;
@@ -134,11 +153,14 @@ TEST(tokenizer_training_reference) {
     struct err err = {0};
     char *text, *merges;
     size_t size, merges_size;
-    CHECK_OK(file_read(data_path("reftok/cs336_bpe_training/corpus.en"), 0, &text, &size, &err), err);
-    CHECK_OK(file_read(data_path("reftok/cs336_bpe_training/train-bpe-reference-merges.txt"), 0, &merges, &merges_size,
-                       &err), err);
+    CHECK_OK(file_read(data_path("reftok/cs336_bpe_training/corpus.en"), 0, &text, &size, &err),
+             err);
+    CHECK_OK(file_read(data_path("reftok/cs336_bpe_training/train-bpe-reference-merges.txt"), 0,
+                       &merges, &merges_size, &err),
+             err);
     const char *specials[] = {"<|endoftext|>"};
-    struct tokenizer_train_options options = {.vocab_size = 500, .specials = specials, .special_count = 1};
+    struct tokenizer_train_options options = {
+        .vocab_size = 500, .specials = specials, .special_count = 1};
     struct tokenizer_train_text all = {text, size};
     struct tokenizer *tok = tokenizer_train(&all, 1, &options, &err);
     if (!tok) test_fail(__FILE__, __LINE__, "%s", err.text);

@@ -1,5 +1,5 @@
-// What callers rely on: bytes come back, threads change nothing, long words stay cheap, streams are valid UTF-8, training
-// is deterministic, special tokens go where the flags say.
+// What callers rely on: bytes come back, threads change nothing, long words stay cheap, streams are
+// valid UTF-8, training is deterministic, special tokens go where the flags say.
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/random.h"
@@ -18,7 +18,8 @@ static struct tokenizer *golden(const char *kind) {
     return tok;
 }
 
-static struct token_list encode(const struct tokenizer *tok, const char *bytes, size_t size, unsigned flags) {
+static struct token_list encode(const struct tokenizer *tok, const char *bytes, size_t size,
+                                unsigned flags) {
     struct err err = {0};
     struct token_list ids = {0};
     struct tokenizer_scratch *scratch = tokenizer_scratch_new(tok, &err);
@@ -61,7 +62,8 @@ TEST(tokenizer_bytes_come_back) {
 // A tokenizer with byte fall-back keeps bytes that are no UTF-8, and counts them.
 TEST(tokenizer_invalid_bytes_kept_and_counted) {
     static const char text[] = "the \x80 river \xFF\xC3 stone \xE2\x82";
-    static const char *const kinds[] = {"llama2", "sentencepiece", "gpt2_files", "patterns", "qwen2"};
+    static const char *const kinds[] = {"llama2", "sentencepiece", "gpt2_files", "patterns",
+                                        "qwen2"};
     struct err err = {0};
     for (size_t k = 0; k < 5; k++) {
         struct tokenizer *tok = golden(kinds[k]);
@@ -75,7 +77,8 @@ TEST(tokenizer_invalid_bytes_kept_and_counted) {
         CHECK_EQ_INT(back.size, sizeof text - 1);
         CHECK_BYTES(back.data, text, sizeof text - 1);
         ids.count = 0;
-        CHECK_OK(tokenizer_encode_parallel(tok, text, sizeof text - 1, 0, 2, &ids, &parallel, &err), err);
+        CHECK_OK(tokenizer_encode_parallel(tok, text, sizeof text - 1, 0, 2, &ids, &parallel, &err),
+                 err);
         CHECK_EQ_INT(parallel, 5);
         token_list_free(&ids);
         text_free(&back);
@@ -85,8 +88,23 @@ TEST(tokenizer_invalid_bytes_kept_and_counted) {
 }
 
 static char *long_text(size_t size) {
-    static const char *const words[] = {"the ", "river ", "<|endoftext|>", "\n\n", "can't ", "1234567 ", "caf\xC3\xA9 ", "\xE6\xB2\xB3\xE6\xB0\xB4", ". ",
-                                        "  ", "e\xCC\x81 ", "<sep> ", "stone", " <user> ", "x", "\xC2\xA0", "wholeword "};
+    static const char *const words[] = {"the ",
+                                        "river ",
+                                        "<|endoftext|>",
+                                        "\n\n",
+                                        "can't ",
+                                        "1234567 ",
+                                        "caf\xC3\xA9 ",
+                                        "\xE6\xB2\xB3\xE6\xB0\xB4",
+                                        ". ",
+                                        "  ",
+                                        "e\xCC\x81 ",
+                                        "<sep> ",
+                                        "stone",
+                                        " <user> ",
+                                        "x",
+                                        "\xC2\xA0",
+                                        "wholeword "};
     char *text = malloc(size + 64);
     size_t at = 0;
     for (uint64_t i = 0; at < size; i++) {
@@ -98,7 +116,8 @@ static char *long_text(size_t size) {
 }
 
 TEST(tokenizer_parallel_gives_the_same_ids) {
-    static const char *const kinds[] = {"gpt2", "llama3", "qwen2", "smollm2", "llama2", "sentencepiece", "patterns", "metaspace"};
+    static const char *const kinds[] = {"gpt2",   "llama3",        "qwen2",    "smollm2",
+                                        "llama2", "sentencepiece", "patterns", "metaspace"};
     size_t size = 1500000;
     char *text = long_text(size);
     struct err err = {0};
@@ -108,12 +127,15 @@ TEST(tokenizer_parallel_gives_the_same_ids) {
         struct token_list serial = encode(tok, text, size, flags);
         for (int threads = 1; threads <= 3; threads += 2) {
             struct token_list parallel = {0};
-            CHECK_OK(tokenizer_encode_parallel(tok, text, size, flags, threads, &parallel, NULL, &err), err);
+            CHECK_OK(
+                tokenizer_encode_parallel(tok, text, size, flags, threads, &parallel, NULL, &err),
+                err);
             CHECK_EQ_INT(parallel.count, serial.count);
             CHECK_BYTES(parallel.ids, serial.ids, serial.count * sizeof(uint32_t));
             token_list_free(&parallel);
         }
-        // The pieces that a large text is cut into change nothing: the same text behind a short one.
+        // The pieces that a large text is cut into change nothing: the same text behind a short
+        // one.
         struct token_list whole = {0}, part = encode(tok, text, 900, flags);
         CHECK(serial.count > part.count);
         token_list_free(&whole);
@@ -124,15 +146,16 @@ TEST(tokenizer_parallel_gives_the_same_ids) {
     free(text);
 }
 
-// A text in one piece against the same text encoded job by job: a cut every few bytes must not show. The reference is the
-// concatenation over lines where lines are words' borders.
+// A text in one piece against the same text encoded job by job: a cut every few bytes must not
+// show. The reference is the concatenation over lines where lines are words' borders.
 TEST(tokenizer_long_text_equals_its_lines) {
     struct tokenizer *tok = golden("gpt2_files");
     struct token_list joined = {0};
     struct text text = {0};
     for (uint64_t i = 0; i < 40000; i++) {
         char line[64];
-        int size = snprintf(line, sizeof line, "the river%llu rose over %llu stones\n", (unsigned long long)(i % 7),
+        int size = snprintf(line, sizeof line, "the river%llu rose over %llu stones\n",
+                            (unsigned long long)(i % 7),
                             (unsigned long long)(random_key(i, "line") % 100000));
         struct token_list ids = encode(tok, line, (size_t)size, 0);
         text_put(&text, line, (size_t)size);
@@ -157,13 +180,15 @@ TEST(tokenizer_long_text_equals_its_lines) {
     tokenizer_free(tok);
 }
 
-// Eight times the word takes about eight times as long, not sixty-four; and the ids are those of the short algorithm.
+// Eight times the word takes about eight times as long, not sixty-four; and the ids are those of
+// the short algorithm.
 TEST(tokenizer_long_word_is_not_quadratic) {
     static const char *const kinds[] = {"gpt2_files", "llama2", "patterns", "tiktoken"};
     size_t large = 1000000, small = large / 8;
     char *word = malloc(large);
     for (int pattern = 0; pattern < 2; pattern++) {
-        for (size_t i = 0; i < large; i++) word[i] = pattern ? "theriverandstone"[random_key(i, "word") % 16] : 'a';
+        for (size_t i = 0; i < large; i++)
+            word[i] = pattern ? "theriverandstone"[random_key(i, "word") % 16] : 'a';
         for (size_t k = 0; k < 4; k++) {
             struct tokenizer *tok = golden(kinds[k]);
             double seconds[2] = {1e9, 1e9};
@@ -177,7 +202,8 @@ TEST(tokenizer_long_word_is_not_quadratic) {
                     token_list_free(&ids);
                 }
             if (seconds[1] > 24 * seconds[0] + 0.05)
-                test_fail(__FILE__, __LINE__, "%s: %.3f s for 125 KB, %.3f s for 1 MB", kinds[k], seconds[0], seconds[1]);
+                test_fail(__FILE__, __LINE__, "%s: %.3f s for 125 KB, %.3f s for 1 MB", kinds[k],
+                          seconds[0], seconds[1]);
             tokenizer_free(tok);
         }
     }
@@ -225,9 +251,11 @@ TEST(tokenizer_decode_refuses_unknown_ids) {
     tokenizer_free(tok);
 }
 
-// Ids arrive one by one; what comes out is valid UTF-8 at every moment and, for valid text, the text in the end.
+// Ids arrive one by one; what comes out is valid UTF-8 at every moment and, for valid text, the
+// text in the end.
 TEST(tokenizer_stream_is_valid_utf8) {
-    static const char text[] = "caf\xC3\xA9 \xE6\xB2\xB3 \xF0\x9F\x98\x80\xF0\x9F\x87\xAB\xF0\x9F\x87\xB7 end";
+    static const char text[] =
+        "caf\xC3\xA9 \xE6\xB2\xB3 \xF0\x9F\x98\x80\xF0\x9F\x87\xAB\xF0\x9F\x87\xB7 end";
     static const char *const kinds[] = {"gpt2_files", "llama2", "sentencepiece"};
     struct err err = {0};
     for (size_t k = 0; k < 3; k++) {
@@ -248,7 +276,9 @@ TEST(tokenizer_stream_is_valid_utf8) {
 }
 
 TEST(tokenizer_stream_replaces_broken_bytes) {
-    static const char text[] = "a\x80" "b\xE6\xB2" "c\xF0\x9F";
+    static const char text[] = "a\x80"
+                               "b\xE6\xB2"
+                               "c\xF0\x9F";
     struct err err = {0};
     struct tokenizer *tok = golden("gpt2_files");
     struct token_list ids = encode(tok, text, sizeof text - 1, 0);
@@ -257,30 +287,39 @@ TEST(tokenizer_stream_replaces_broken_bytes) {
     for (size_t i = 0; i < ids.count; i++)
         CHECK_OK(tokenizer_stream_put(tok, &stream, ids.ids[i], false, &out, &err), err);
     CHECK_EQ_INT(tokenizer_stream_end(&stream, &out), 0);
-    CHECK_STR(out.data, "a\xEF\xBF\xBD" "b\xEF\xBF\xBD\xEF\xBF\xBD" "c\xEF\xBF\xBD");
+    CHECK_STR(out.data, "a\xEF\xBF\xBD"
+                        "b\xEF\xBF\xBD\xEF\xBF\xBD"
+                        "c\xEF\xBF\xBD");
     token_list_free(&ids);
     text_free(&out);
     tokenizer_free(tok);
 }
 
-static struct tokenizer *train(const char *text, size_t size, uint32_t vocab_size, enum tokenizer_split split, int threads) {
+static struct tokenizer *train(const char *text, size_t size, uint32_t vocab_size,
+                               enum tokenizer_split split, int threads) {
     static const char *const specials[] = {"<|endoftext|>", "<|im_end|>"};
     struct err err = {0};
     struct tokenizer_train_text all = {text, size};
-    struct tokenizer_train_options options = {.vocab_size = vocab_size, .specials = specials, .special_count = 2,
-                                              .split = split, .threads = threads};
+    struct tokenizer_train_options options = {.vocab_size = vocab_size,
+                                              .specials = specials,
+                                              .special_count = 2,
+                                              .split = split,
+                                              .threads = threads};
     struct tokenizer *tok = tokenizer_train(&all, 1, &options, &err);
     if (!tok) test_fail(__FILE__, __LINE__, "%s", err.text);
     return tok;
 }
 
-// The textbook example (Sennrich et al. 2016) with its counts; ties fall to the lexicographically greatest pair.
+// The textbook example (Sennrich et al. 2016) with its counts; ties fall to the lexicographically
+// greatest pair.
 TEST(tokenizer_trains_the_textbook_example) {
-    static const char text[] = "low low low low low lower lower widest widest widest newest newest newest newest newest newest";
+    static const char text[] = "low low low low low lower lower widest widest widest newest newest "
+                               "newest newest newest newest";
     static const char *const expected[] = {"s t", "e st", "o w", "l ow", "w est", "n e"};
     struct err err = {0};
     struct text words = {0};
-    for (const char *at = text; *at; at += strspn(at, " ")) { // each word a text of its own: none has a space
+    for (const char *at = text; *at;
+         at += strspn(at, " ")) { // each word a text of its own: none has a space
         size_t length = strcspn(at, " ");
         text_put(&words, at, length);
         text_put(&words, "<|endoftext|>", 13);
@@ -288,7 +327,8 @@ TEST(tokenizer_trains_the_textbook_example) {
     }
     static const char *const specials[] = {"<|endoftext|>"};
     struct tokenizer_train_text all = {words.data, words.size};
-    struct tokenizer_train_options options = {.vocab_size = 257 + 6, .specials = specials, .special_count = 1};
+    struct tokenizer_train_options options = {
+        .vocab_size = 257 + 6, .specials = specials, .special_count = 1};
     struct tokenizer *tok = tokenizer_train(&all, 1, &options, &err);
     CHECK(tok && tokenizer_merge_count(tok) == 6);
     for (size_t i = 0; i < 6; i++) {
@@ -310,8 +350,9 @@ static void check_against_naive(const char *text, size_t size, uint32_t merges) 
     struct tokenizer *tok = train(text, size, 258 + merges, TOKENIZER_SPLIT_GPT2, 2);
     struct tokenizer *bytes_only = train(text, size, 258, TOKENIZER_SPLIT_GPT2, 1);
     struct token_list symbols = encode(bytes_only, text, size, 0);
-    // A border of words lies where the trained tokenizer's own splitter puts one: GPT-2 words never hold two spaces, and
-    // the text here is of letters with single spaces, so a word begins at each space.
+    // A border of words lies where the trained tokenizer's own splitter puts one: GPT-2 words never
+    // hold two spaces, and the text here is of letters with single spaces, so a word begins at each
+    // space.
     uint32_t *word = malloc((symbols.count + 1) * sizeof *word), current = 0;
     for (size_t i = 0; i < symbols.count; i++) word[i] = text[i] == ' ' ? ++current : current;
     for (size_t m = 0; m < tokenizer_merge_count(tok); m++) {
@@ -328,7 +369,8 @@ static void check_against_naive(const char *text, size_t size, uint32_t merges) 
         CHECK_EQ_INT(found, best);
         size_t kept = 0;
         for (size_t i = 0; i < symbols.count; i++, kept++) {
-            bool merge = i + 1 < symbols.count && word[i] == word[i + 1] && symbols.ids[i] == left && symbols.ids[i + 1] == right;
+            bool merge = i + 1 < symbols.count && word[i] == word[i + 1] &&
+                         symbols.ids[i] == left && symbols.ids[i + 1] == right;
             symbols.ids[kept] = merge ? 258 + (uint32_t)m : symbols.ids[i];
             word[kept] = word[i];
             i += merge;
@@ -357,7 +399,8 @@ TEST(tokenizer_training_is_deterministic) {
     struct tokenizer *one = train(text, size, 700, TOKENIZER_SPLIT_LLAMA3, 1);
     struct tokenizer *three = train(text, size, 700, TOKENIZER_SPLIT_LLAMA3, 3);
     CHECK(tokenizer_fingerprint(one) == tokenizer_fingerprint(three));
-    CHECK_EQ_INT(tokenizer_eot(three), -1); // a trained tokenizer's turn end is found when it is loaded
+    CHECK_EQ_INT(tokenizer_eot(three),
+                 -1); // a trained tokenizer's turn end is found when it is loaded
     CHECK_OK(tokenizer_save_hf(one, test_temp_dir(), &err), err);
     struct tokenizer *loaded = tokenizer_load(test_temp_dir(), &err);
     CHECK(loaded);
@@ -383,7 +426,8 @@ TEST(tokenizer_training_is_deterministic) {
 
 TEST(tokenizer_training_stops_and_refuses) {
     struct err err = {0};
-    struct tokenizer *tok = train("aaa", 3, 1000, TOKENIZER_SPLIT_GPT2, 1); // two merges are possible
+    struct tokenizer *tok =
+        train("aaa", 3, 1000, TOKENIZER_SPLIT_GPT2, 1); // two merges are possible
     CHECK_EQ_INT(tokenizer_vocab_size(tok), 260);
     tokenizer_free(tok);
     struct tokenizer_train_text none = {"", 0};
@@ -401,7 +445,8 @@ TEST(tokenizer_training_stops_and_refuses) {
 TEST(tokenizer_training_on_one_long_word) {
     size_t size = 1000000;
     char *text = malloc(size);
-    for (size_t i = 0; i < size; i++) text[i] = "abcdefghijklmnopqrstuvwxyz"[random_key(i, "letters") % 26];
+    for (size_t i = 0; i < size; i++)
+        text[i] = "abcdefghijklmnopqrstuvwxyz"[random_key(i, "letters") % 26];
     double begin = clock_process_cpu_seconds();
     struct tokenizer *tok = train(text, size, 1000, TOKENIZER_SPLIT_GPT2, 1);
     CHECK_EQ_INT(tokenizer_vocab_size(tok), 1000);
@@ -422,7 +467,8 @@ TEST(tokenizer_export_view) {
     CHECK_EQ_INT(tokenizer_token_type(tok, (uint32_t)byte), TOKENIZER_BYTE);
     size_t length;
     CHECK(*tokenizer_token_bytes(tok, (uint32_t)byte, &length) == 'A' && length == 1);
-    CHECK(tokenizer_token_score(tok, 300) < 0 && tokenizer_token_score(tok, 300) > tokenizer_token_score(tok, 301));
+    CHECK(tokenizer_token_score(tok, 300) < 0 &&
+          tokenizer_token_score(tok, 300) > tokenizer_token_score(tok, 301));
     tokenizer_free(tok);
     tok = golden("smollm2");
     CHECK_STR(tokenizer_gguf_model(tok), "gpt2");
@@ -450,9 +496,11 @@ TEST(tokenizer_config_beside) {
     CHECK_OK(file_replace(to, data, size, &err), err);
     free(data);
     static const char config[] =
-        "{\"tokenizer_class\": \"Qwen2Tokenizer\", \"bos_token\": null, \"eos_token\": {\"content\": \"<|im_end|>\"},"
+        "{\"tokenizer_class\": \"Qwen2Tokenizer\", \"bos_token\": null, \"eos_token\": "
+        "{\"content\": \"<|im_end|>\"},"
         "\"pad_token\": \"<|endoftext|>\", \"model_max_length\": 1000000000000000019884624838656,"
-        "\"chat_template\": [{\"name\": \"tool\", \"template\": \"t\"}, {\"name\": \"default\", \"template\": \"{{ x }}\"}],"
+        "\"chat_template\": [{\"name\": \"tool\", \"template\": \"t\"}, {\"name\": \"default\", "
+        "\"template\": \"{{ x }}\"}],"
         "\"added_tokens_decoder\": {\"2000\": {\"content\": \"<|im_start|>\", \"special\": true},"
         "\"2001\": {\"content\": \"<|im_end|>\", \"special\": true}}}";
     CHECK_OK(file_join(to, sizeof to, test_temp_dir(), "tokenizer_config.json", &err), err);
