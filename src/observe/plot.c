@@ -89,13 +89,15 @@ int plot_thin(const struct plot_series *from, int most, struct plot_series *to) 
 // falls steeply) to a fiftieth of the series.
 int plot_smooth(const struct plot_series *from, struct plot_series *to) {
     to->name = from->name;
-    int half = from->count / 100;
+    int half = from->count / 100, begin = 0, end = 0; // the window is [begin, end)
+    double sum = 0;
     for (int i = 0; i < from->count; i++) {
         int reach = i / 8 < half ? i / 8 : half;
         if (reach > from->count - 1 - i) reach = from->count - 1 - i;
-        double sum = 0;
-        for (int k = i - reach; k <= i + reach; k++) sum += from->y[k];
-        if (plot_series_put(to, from->x[i], sum / (2 * reach + 1)) != 0) return -1;
+        while (end <= i + reach) sum += from->y[end++];
+        while (end > i + reach + 1) sum -= from->y[--end];
+        while (begin < i - reach) sum -= from->y[begin++];
+        if (plot_series_put(to, from->x[i], sum / (end - begin)) != 0) return -1;
     }
     return 0;
 }
