@@ -163,6 +163,20 @@ void gguf_quantize_q8_0(const float *from, int64_t blocks, unsigned char *to) {
     }
 }
 
+static void count_q8_0(const float *from, const unsigned char *blocks, int64_t count,
+                       struct hf_cast_counts *counts) {
+    for (int64_t i = 0; i < count; i++) {
+        const unsigned char *block = blocks + i / GGUF_Q8_VALUES * GGUF_Q8_BYTES;
+        uint16_t half;
+        memcpy(&half, block, 2);
+        float back = f16_to_float(half) * (float)(int8_t)block[2 + i % GGUF_Q8_VALUES];
+        counts->changed += back != from[i];
+        counts->became_inf += isinf(back) != 0;
+        counts->became_zero += back == 0 && from[i] != 0;
+    }
+    counts->values += (uint64_t)count;
+}
+
 // Row by row: the order of rows may differ from the param's.
 static int put_rows(struct file_writer *w, const struct target *t, const float *values,
                     int head_dim, unsigned char *row, struct hf_cast_counts *counts,
@@ -170,14 +184,16 @@ static int put_rows(struct file_writer *w, const struct target *t, const float *
     for (int64_t r = 0; r < t->rows; r++) {
         int64_t source = t->interleave ? rope_half_split_row(r, head_dim) : r;
         const float *from = values + (t->first_row + source) * t->columns;
-        if (t->type == GGUF_Q8_0)
+        if (t->type == GGUF_Q8_0) {
             gguf_quantize_q8_0(from, t->columns / GGUF_Q8_VALUES, row);
-        else
+            if (counts) count_q8_0(from, row, t->columns, counts);
+        } else {
             hf_cast(from, t->columns,
                     t->type == GGUF_F32   ? DTYPE_F32
                     : t->type == GGUF_F16 ? DTYPE_F16
                                           : DTYPE_BF16,
                     row, counts);
+        }
         if (file_writer_put(w, row, row_bytes(t->type, t->columns), err) != 0) return -1;
     }
     static const char zeros[ALIGN];
