@@ -38,10 +38,23 @@ int shard_writer_open(struct shard_writer *w, const char *path, const struct sha
     return result;
 }
 
+// The ids of a document in the width of the file, in w->ids.
+static int narrow_ids(struct shard_writer *w, const uint32_t *ids, size_t count, struct err *err) {
+    uint16_t block[4096];
+    w->ids.size = 0;
+    if (w->info.token_bytes == 4)
+        return text_put(&w->ids, ids, 4 * count) == 0 ? 0 : no_memory(w, err);
+    for (size_t at = 0; at < count; at += 4096) {
+        size_t some = count - at < 4096 ? count - at : 4096;
+        for (size_t i = 0; i < some; i++) block[i] = (uint16_t)ids[at + i];
+        if (text_put(&w->ids, block, 2 * some) != 0) return no_memory(w, err);
+    }
+    return 0;
+}
+
 int shard_writer_document(struct shard_writer *w, const uint32_t *ids, size_t count,
                           uint64_t text_bytes, struct err *err) {
-    w->ids.size = 0;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         if (ids[i] >= w->info.vocab_size)
             return err_set(
                 err, ERR_DATA,
@@ -49,10 +62,8 @@ int shard_writer_document(struct shard_writer *w, const uint32_t *ids, size_t co
                 "bits); is this the right tokenizer?",
                 w->path, (unsigned long long)w->info.documents, ids[i],
                 (unsigned long long)w->info.vocab_size, 8 * w->info.token_bytes);
-        uint16_t narrow = (uint16_t)ids[i];
-        const void *id = w->info.token_bytes == 2 ? (const void *)&narrow : (const void *)&ids[i];
-        if (text_put(&w->ids, id, w->info.token_bytes) != 0) return no_memory(w, err);
-    }
+    if (count && narrow_ids(w, ids, count, err) != 0) return -1;
+    if (count == 0) w->ids.size = 0;
     if (w->info.kind == SHARD_MEGATRON && count > INT_MAX)
         return err_set(err, ERR_DATA,
                        "%s: document %llu: %zu tokens; Megatron's index holds at most %d", w->path,
