@@ -1,6 +1,8 @@
 // Attention against a plain double-precision computation: every instruction set, both types,
 // intervals of documents, windows, rings and generation, shapes that fit no tile, and what must not
 // change a bit.
+#include "device/cpu/attention.h"
+#include "device/cpu/cpu.h"
 #include "device/device.h"
 #include "test.h"
 #include <math.h>
@@ -239,11 +241,30 @@ static unsigned char *workspace_new(uint64_t bytes) {
     return w;
 }
 
-static struct result solve(const struct problem *p, enum device_isa isa, int threads) {
-    struct device device;
+// Every arithmetic that a machine may choose.
+static const struct way {
+    enum device_isa isa;
+    bool pairs; // of bf16 multiplied by the processor
+} ways[] = {{DEVICE_ISA_PORTABLE, false},
+            {DEVICE_ISA_AVX2, false},
+            {DEVICE_ISA_AVX512, false},
+            {DEVICE_ISA_AVX512, true}};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+static bool open_way(struct device *device, const struct way *way, int threads, enum dtype type) {
     struct err err = {0};
-    struct device_cpu_options options = {.threads = threads, .limit = isa};
-    if (device_cpu_open(&device, &options, &err)) SKIP("%s", err.text);
+    if (way->pairs && (type != DTYPE_BF16 || !attention_can_pair())) return false;
+    if (device_cpu_open(device, &(struct device_cpu_options){.threads = threads, .limit = way->isa},
+                        &err))
+        return false;
+    cpu_device_of(device)->attention_pairs = way->pairs;
+    return true;
+}
+
+static struct result solve(const struct problem *p, const struct way *way, int threads) {
+    struct device device;
+    if (!open_way(&device, way, threads, p->type))
+        test_fail(__FILE__, __LINE__, "the device does not open");
     int qc = p->heads * p->head_dim, kc = p->kv_heads * p->head_dim;
     struct result r = {
         .q = tensor_new(p->type, p->queries, qc, 8),
@@ -300,13 +321,9 @@ static struct result solve(const struct problem *p, enum device_isa isa, int thr
     return r;
 }
 
-static const enum device_isa isas[] = {DEVICE_ISA_PORTABLE, DEVICE_ISA_AVX2, DEVICE_ISA_AVX512};
-
-static bool available(enum device_isa isa) {
+static bool available(const struct way *way, enum dtype type) {
     struct device device;
-    struct err err = {0};
-    if (device_cpu_open(&device, &(struct device_cpu_options){.threads = 1, .limit = isa}, &err))
-        return false;
+    if (!open_way(&device, way, 1, type)) return false;
     device.close(&device);
     return true;
 }
@@ -315,9 +332,9 @@ static void check_problem(struct problem *p) {
     problem_fill(p);
     reference_backward(p);
     double tolerance = p->type == DTYPE_BF16 ? 0.02 : 5e-6 * fmax(1, p->scale * 10);
-    for (int i = 0; i < 3; i++) {
-        if (!available(isas[i])) continue;
-        struct result r = solve(p, isas[i], 2);
+    for (int i = 0; i < WAYS; i++) {
+        if (!available(&ways[i], p->type)) continue;
+        struct result r = solve(p, &ways[i], 2);
         tensor_compare("out", &r.out, p->out, tolerance);
         for (int64_t j = 0; j < (int64_t)p->heads * p->queries; j++) {
             double found = ((float *)r.lse.at)[j];
@@ -451,15 +468,15 @@ static void check_same(const char *what, const struct tensor *a, int64_t a_row,
 
 TEST(attention_threads_change_no_bit) {
     for (int t = 0; t < 2; t++)
-        for (int i = 0; i < 3; i++) {
-            if (!available(isas[i])) continue;
+        for (int i = 0; i < WAYS; i++) {
+            if (!available(&ways[i], t ? DTYPE_BF16 : DTYPE_F32)) continue;
             struct problem p = {
                 .heads = 4, .kv_heads = 2, .head_dim = 64, .type = t ? DTYPE_BF16 : DTYPE_F32};
             documents(&p, (int[]){1100, 90, 1, 300, 0});
             problem_fill(&p);
-            struct result one = solve(&p, isas[i], 1);
+            struct result one = solve(&p, &ways[i], 1);
             for (int threads = 2; threads <= 5; threads += 3) {
-                struct result many = solve(&p, isas[i], threads);
+                struct result many = solve(&p, &ways[i], threads);
                 check_same("out", &one.out, 0, &many.out, 0, p.queries);
                 check_same("lse", &one.lse, 0, &many.lse, 0, p.heads);
                 check_same("dq", &one.dq, 0, &many.dq, 0, p.queries);
@@ -475,8 +492,8 @@ TEST(attention_threads_change_no_bit) {
 // A document in a pack has the bits that it has alone, whatever stands before and behind it.
 TEST(attention_documents_share_no_bit) {
     for (int t = 0; t < 2; t++)
-        for (int i = 0; i < 3; i++) {
-            if (!available(isas[i])) continue;
+        for (int i = 0; i < WAYS; i++) {
+            if (!available(&ways[i], t ? DTYPE_BF16 : DTYPE_F32)) continue;
             const int before = 37, own = 150;
             struct problem pack = {
                 .heads = 2, .kv_heads = 1, .head_dim = 40, .type = t ? DTYPE_BF16 : DTYPE_F32};
@@ -490,7 +507,7 @@ TEST(attention_documents_share_no_bit) {
             alone.dout += q;
             alone.k += k;
             alone.v += k;
-            struct result packed = solve(&pack, isas[i], 2), single = solve(&alone, isas[i], 2);
+            struct result packed = solve(&pack, &ways[i], 2), single = solve(&alone, &ways[i], 2);
             check_same("out", &packed.out, before, &single.out, 0, own);
             check_same("dq", &packed.dq, before, &single.dq, 0, own);
             check_same("dk", &packed.dk, before, &single.dk, 0, own);
@@ -505,13 +522,15 @@ TEST(attention_documents_share_no_bit) {
 
 // NaN in one document stays there.
 TEST(attention_documents_share_no_nan) {
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < 2 * WAYS; t++) {
+        const struct way *way = &ways[t / 2];
+        if (!available(way, t % 2 ? DTYPE_BF16 : DTYPE_F32)) continue;
         struct problem p = {
-            .heads = 1, .kv_heads = 1, .head_dim = 64, .type = t ? DTYPE_BF16 : DTYPE_F32};
+            .heads = 1, .kv_heads = 1, .head_dim = 64, .type = t % 2 ? DTYPE_BF16 : DTYPE_F32};
         documents(&p, (int[]){30, 50, 0});
         problem_fill(&p);
         for (int i = 0; i < 30 * 64; i++) p.q[i] = p.k[i] = p.v[i] = NAN;
-        struct result r = solve(&p, DEVICE_ISA_BEST, 2);
+        struct result r = solve(&p, way, 2);
         for (int i = 0; i < 80; i++) CHECK(isnan(tensor_get(&r.out, i, 5)) == (i < 30));
         for (int i = 0; i < 80; i++) CHECK(isnan(tensor_get(&r.dk, i, 5)) == (i < 30));
         result_free(&r);

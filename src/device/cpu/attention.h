@@ -53,6 +53,7 @@ attention_unit_function attention_forward_avx2, attention_backward_avx2;
 attention_unit_function attention_forward_avx512, attention_backward_avx512;
 attention_unit_function attention_forward_avx512bf16, attention_backward_avx512bf16;
 
+bool attention_can_pair(void); // this processor has the instructions for pairs
 // Sets attention_forward, attention_backward and attention_workspace_bytes of a device whose state
-// holds its instruction set.
+// holds its instruction set; and attention_pairs of that state, which a test may change.
 void attention_fill(struct device *device);

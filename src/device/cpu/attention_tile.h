@@ -4,7 +4,7 @@
 #include "device/cpu/attention_product.h"
 
 enum {
-    SUB_ROWS = 16,
+    SUB_ROWS = 32,
     GROUPS = TILE / MR
 }; // rows of scores held at a time; groups of MR rows in a tile
 

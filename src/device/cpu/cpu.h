@@ -6,6 +6,7 @@
 struct cpu_device {
     enum device_isa isa; // of the kernels
     bool bf16_products;  // false: products of bf16 operands are computed in FP32 from converted copies
+    bool attention_pairs; // bf16 attention multiplies pairs of bf16, see attention.c
     char name[96];
     struct gemm_cache products;
     unsigned char *workspace; // of the products
