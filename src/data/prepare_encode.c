@@ -1,6 +1,7 @@
 // Records to ids, by many threads; see prepare.h. A block is cut into pieces of about PIECE_BYTES
 // by its content alone. Small pieces go to one thread each; a large document is shared by all
 // threads.
+#include "data/input_json.h"
 #include "data/prepare_parts.h"
 #include <omp.h>
 #include <stdlib.h>
@@ -23,7 +24,10 @@ int prepare_encoder_open(struct prepare_encoder *e, const struct prepare_options
 
 void prepare_encoder_close(struct prepare_encoder *e) {
     for (int i = 0; e->scratch && i < e->threads; i++) tokenizer_scratch_free(e->scratch[i]);
-    for (size_t i = 0; i < e->piece_capacity; i++) token_list_free(&e->pieces[i].ids);
+    for (size_t i = 0; i < e->piece_capacity; i++) {
+        token_list_free(&e->pieces[i].ids);
+        text_free(&e->pieces[i].text);
+    }
     free(e->scratch);
     free(e->records);
     free(e->pieces);
@@ -149,16 +153,19 @@ static int encode_text(struct prepare_encoder *e, struct tokenizer_scratch *scra
 }
 
 static int encode_record(struct prepare_encoder *e, struct tokenizer_scratch *scratch,
-                         const struct input_block *block, size_t index, struct token_list *ids,
-                         bool count_only, struct err *err) {
+                         const struct input_block *block, size_t index,
+                         struct prepared_piece *piece, bool count_only, struct err *err) {
     const struct input_record *record = &block->records[index];
     struct prepared_record *out = &e->records[index];
     const char *text = block->text.data + record->offset;
+    struct token_list *ids = &piece->ids;
     size_t size = record->size, before = ids->count;
     json_t *tree = NULL;
     *out = (struct prepared_record){FATE_KEPT, 0, 0};
     int result = 0;
-    if (record->json && json_text(e, record, text, &tree, &text, &size, err) != 0) {
+    bool simple =
+        record->json && input_json_text(text, size, e->options->field, &piece->text, &text, &size);
+    if (record->json && !simple && json_text(e, record, text, &tree, &text, &size, err) != 0) {
         out->fate = FATE_BAD;
         if (e->options->skip_bad)
             *err = (struct err){ERR_NONE, ""};
@@ -181,7 +188,7 @@ static void encode_piece(struct prepare_encoder *e, struct tokenizer_scratch *sc
                          const struct input_block *block, struct prepared_piece *piece,
                          bool count_only) {
     for (size_t i = piece->first; i < piece->first + piece->count; i++)
-        if (encode_record(e, scratch, block, i, &piece->ids, count_only, &piece->err) != 0) return;
+        if (encode_record(e, scratch, block, i, piece, count_only, &piece->err) != 0) return;
 }
 
 int prepare_encode(struct prepare_encoder *e, const struct input_block *block, bool count_only,

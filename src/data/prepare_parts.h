@@ -15,6 +15,7 @@ struct prepared_record {
 struct prepared_piece {  // consecutive records, encoded by one thread
     size_t first, count; // records of the block
     struct token_list ids;
+    struct text text; // of a JSON line with escapes
     struct err err;
 };
 struct prepare_encoder {

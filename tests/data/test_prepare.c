@@ -3,10 +3,12 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "data/dataset.h"
+#include "data/input_json.h"
 #include "data/prepare.h"
 #include "data_tools.h"
 #include "test.h"
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,6 +185,50 @@ TEST(prepare_counts_bad_lines_when_asked) {
     CHECK_STR(documents_of(&j, "train", &text), "a|b|");
     text_free(&text);
     end(&j);
+}
+
+// What the quick scanner takes, the general parser takes with the same text; and it does take
+// ordinary lines.
+static bool check_scanner(const char *line, size_t size, struct text *room) {
+    const char *found;
+    size_t found_size;
+    if (!input_json_text(line, size, "text", room, &found, &found_size)) return false;
+    json_t *tree = json_loadb(line, size, JSON_ALLOW_NUL, NULL);
+    json_t *value = json_object_get(tree, "text");
+    if (!json_is_string(value)) test_fail(__FILE__, __LINE__, "taken: %.*s", (int)size, line);
+    CHECK_EQ_INT(found_size, json_string_length(value));
+    CHECK_BYTES(found, json_string_value(value), found_size);
+    json_decref(tree);
+    return true;
+}
+
+TEST(prepare_json_scanner_agrees_with_the_parser) {
+    static const char *const lines[] = {
+        "{\"text\": \"plain\"}",
+        "{ \"id\": 12, \"meta\": {\"a\": [1, 2.5, -3, null, true, {}], \"b\": []}, \"text\": \"x\" "
+        "} ",
+        "{\"text\": \"\\\"q\\\" \\\\ \\/ \\b\\f\\n\\r\\t \\u00e9 \\ud83d\\ude00 \\u0000 end\"}",
+        "{\"text\": \"one\", \"text\": \"two\", \"z\": false}",
+        "{\"text\": \"caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80\", \"n\": 0}",
+        "{\"text\": \"\"}",
+    };
+    struct text room = {0};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        char copy[256];
+        size_t size = strlen(lines[i]), taken = 0;
+        CHECK(check_scanner(lines[i], size, &room));
+        for (uint64_t round = 0; round < 4000; round++) {
+            static const char nasty[] = "{}[]\",:\\u0d8e-+.1\xff\x80\xed \t\n";
+            uint32_t words[4];
+            random_words(90 + i, round, words);
+            memcpy(copy, lines[i], size);
+            for (uint32_t k = 0; k <= words[0] % 2; k++)
+                copy[words[1 + k] % size] = nasty[words[3] / (1 + 30 * k) % (sizeof nasty - 1)];
+            taken += check_scanner(copy, words[0] % 5 == 0 ? words[2] % size : size, &room);
+        }
+        CHECK(taken > 20);
+    }
+    text_free(&room);
 }
 
 TEST(prepare_another_field) {
