@@ -74,6 +74,9 @@ const struct tensor *checkpoint_find(const struct checkpoint *c, const char *nam
 const struct tensor *checkpoint_tensors(const struct checkpoint *c, int *count);
 // Reads one whole tensor; values that are not finite are refused (name and index).
 int checkpoint_read(const struct checkpoint *c, const char *name, void *out, struct err *err);
+// `count` of its elements from `first` on.
+int checkpoint_read_range(const struct checkpoint *c, const char *name, int64_t first,
+                          int64_t count, void *out, struct err *err);
 
 // Copies the stored values into tensors[i].data (same name, type and shape). Every tensor asked for
 // must be there, and every stored one must be asked for: differences are listed by name. Values

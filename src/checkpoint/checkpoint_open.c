@@ -164,22 +164,40 @@ const struct tensor *checkpoint_find(const struct checkpoint *c, const char *nam
     return index < 0 ? NULL : &c->tensors[index];
 }
 
-int checkpoint_read(const struct checkpoint *c, const char *name, void *out, struct err *err) {
-    int index = find(c, name);
-    if (index < 0) return err_set(err, ERR_DATA, "%s: there is no tensor %s", c->path, name);
+static int read_range(const struct checkpoint *c, int index, int64_t first, int64_t count,
+                      void *out, struct err *err) {
     const struct place *place = &c->places[index];
     const struct tensor *t = &c->tensors[index];
-    if (safetensors_read(&c->parts[place->part], place->index, 0,
-                         safetensors_bytes(&c->parts[place->part], place->index), out, err) != 0)
+    if (t->type == DTYPE_COUNT)
+        return err_set(err, ERR_DATA, "%s: tensor %s has a type that is not read", c->path,
+                       t->name);
+    if (first < 0 || count < 0 || first > tensor_elements(t) - count)
+        return err_set(err, ERR_INTERNAL, "%s: elements beyond the end of tensor %s were asked for",
+                       c->path, t->name);
+    uint64_t width = dtype_bytes(t->type);
+    if (safetensors_read(&c->parts[place->part], place->index, (uint64_t)first * width,
+                         (uint64_t)count * width, out, err) != 0)
         return -1;
-    int64_t bad = safetensors_is_floating(t->type)
-                      ? safetensors_not_finite(out, t->type, tensor_elements(t))
-                      : -1;
+    int64_t bad =
+        safetensors_is_floating(t->type) ? safetensors_not_finite(out, t->type, count) : -1;
     if (bad < 0) return 0;
     return err_set(err, ERR_DATA,
                    "%s: tensor %s holds a value that is not finite at index %" PRId64
                    "; go back to an earlier checkpoint",
-                   c->path, name, bad);
+                   c->path, t->name, first + bad);
+}
+
+int checkpoint_read_range(const struct checkpoint *c, const char *name, int64_t first,
+                          int64_t count, void *out, struct err *err) {
+    int index = find(c, name);
+    if (index < 0) return err_set(err, ERR_DATA, "%s: there is no tensor %s", c->path, name);
+    return read_range(c, index, first, count, out, err);
+}
+
+int checkpoint_read(const struct checkpoint *c, const char *name, void *out, struct err *err) {
+    int index = find(c, name);
+    if (index < 0) return err_set(err, ERR_DATA, "%s: there is no tensor %s", c->path, name);
+    return read_range(c, index, 0, tensor_elements(&c->tensors[index]), out, err);
 }
 
 static void put_shape(struct text *out, const struct tensor *t) {

@@ -177,29 +177,6 @@ static void count_q8_0(const float *from, const unsigned char *blocks, int64_t c
     counts->values += (uint64_t)count;
 }
 
-// Row by row: the order of rows may differ from the param's.
-static int put_rows(struct file_writer *w, const struct target *t, const float *values,
-                    int head_dim, unsigned char *row, struct hf_cast_counts *counts,
-                    struct err *err) {
-    for (int64_t r = 0; r < t->rows; r++) {
-        int64_t source = t->interleave ? rope_half_split_row(r, head_dim) : r;
-        const float *from = values + (t->first_row + source) * t->columns;
-        if (t->type == GGUF_Q8_0) {
-            gguf_quantize_q8_0(from, t->columns / GGUF_Q8_VALUES, row);
-            if (counts) count_q8_0(from, row, t->columns, counts);
-        } else {
-            hf_cast(from, t->columns,
-                    t->type == GGUF_F32   ? DTYPE_F32
-                    : t->type == GGUF_F16 ? DTYPE_F16
-                                          : DTYPE_BF16,
-                    row, counts);
-        }
-        if (file_writer_put(w, row, row_bytes(t->type, t->columns), err) != 0) return -1;
-    }
-    static const char zeros[ALIGN];
-    return file_writer_put(w, zeros, aligned(target_bytes(t)) - target_bytes(t), err);
-}
-
 // What llama.cpp divides each frequency by.
 static void rotary_factors(const struct model_config *c, float *out) {
     struct model_rope plain = c->rope;
@@ -210,43 +187,78 @@ static void rotary_factors(const struct model_config *c, float *out) {
     for (int i = 0; i < c->head_dim / 2; i++) out[i] = (float)(a[i] / b[i]);
 }
 
-static int put_targets(struct file_writer *w, const struct model *model, const struct target *list,
-                       int count, hf_fill *fill, void *context, struct hf_cast_counts *counts,
-                       struct err *err) {
-    int64_t largest = 4096, widest = 1;
-    for (int i = 0; i < model->param_count; i++) {
-        const struct param *p = &model->params[i];
-        if (param_elements(p) > largest) largest = param_elements(p);
-        if (p->columns > widest) widest = p->columns;
+// Rows that are held at once: whole heads, so that their rows can change places.
+static int64_t rows_at_once(const struct target *t, int head_dim) {
+    enum { ELEMENTS = 1 << 22 };
+    int64_t rows = ELEMENTS / t->columns / head_dim * head_dim;
+    if (rows < head_dim) rows = head_dim;
+    return rows < t->rows ? rows : t->rows;
+}
+
+static int put_row(struct file_writer *w, const struct target *t, const float *from,
+                   unsigned char *row, struct hf_cast_counts *counts, struct err *err) {
+    static const enum dtype types[] = {[GGUF_F32] = DTYPE_F32,
+                                       [GGUF_F16] = DTYPE_F16,
+                                       [GGUF_BF16] = DTYPE_BF16,
+                                       [GGUF_Q8_0] = DTYPE_COUNT};
+    if (t->type == GGUF_Q8_0) {
+        gguf_quantize_q8_0(from, t->columns / GGUF_Q8_VALUES, row);
+        if (counts) count_q8_0(from, row, t->columns, counts);
+    } else {
+        hf_cast(from, t->columns, types[t->type], row, counts);
     }
-    float *values = malloc((size_t)largest * sizeof *values);
-    unsigned char *row = malloc((size_t)widest * sizeof(float));
-    int result = values && row ? 0
-                               : err_set(err, ERR_MEMORY,
-                                         "%s: no memory for a parameter of %" PRId64 " elements",
-                                         w->path, largest);
-    int filled = -1;
-    for (int i = 0; i < count && result == 0; i++) {
-        const struct target *t = &list[i];
-        if (t->param < 0) {
-            rotary_factors(&model->config, values);
-        } else if (t->param != filled) {
-            filled = t->param;
-            result = fill(context, filled, values, err);
-            int64_t bad = result == 0
-                              ? safetensors_not_finite(values, DTYPE_F32,
-                                                       param_elements(&model->params[filled]))
-                              : -1;
-            if (bad >= 0)
-                result = err_set(err, ERR_DATA,
-                                 "%s: the value at index %" PRId64
-                                 " is not finite; the model is not exported",
-                                 t->name, bad);
+    return file_writer_put(w, row, row_bytes(t->type, t->columns), err);
+}
+
+struct export {
+    const struct model *model;
+    hf_fill *fill;
+    void *context;
+    struct hf_cast_counts *counts;
+    float *values;
+    unsigned char *row;
+};
+
+static int put_target(struct file_writer *w, const struct export *e, const struct target *t,
+                      struct err *err) {
+    int head_dim = e->model->config.head_dim;
+    int64_t most = rows_at_once(t, head_dim);
+    for (int64_t first = 0; first < t->rows; first += most) {
+        int64_t now = t->rows - first < most ? t->rows - first : most;
+        if (t->param < 0)
+            rotary_factors(&e->model->config, e->values);
+        else if (e->fill(e->context, t->param, t->first_row + first, now, e->values, err) != 0)
+            return -1;
+        if (safetensors_not_finite(e->values, DTYPE_F32, now * t->columns) >= 0)
+            return err_set(err, ERR_DATA, "%s: a value is not finite; the model is not exported",
+                           t->name);
+        for (int64_t r = 0; r < now; r++) {
+            int64_t source = t->interleave ? rope_half_split_row(r, head_dim) : r;
+            if (put_row(w, t, e->values + source * t->columns, e->row, e->counts, err) != 0)
+                return -1;
         }
-        if (result == 0) result = put_rows(w, t, values, model->config.head_dim, row, counts, err);
     }
-    free(values);
-    free(row);
+    static const char zeros[ALIGN];
+    return file_writer_put(w, zeros, aligned(target_bytes(t)) - target_bytes(t), err);
+}
+
+static int put_targets(struct file_writer *w, struct export *e, const struct target *list,
+                       int count, struct err *err) {
+    int64_t largest = 1, widest = 1;
+    for (int i = 0; i < count; i++) {
+        int64_t elements = rows_at_once(&list[i], e->model->config.head_dim) * list[i].columns;
+        if (elements > largest) largest = elements;
+        if (list[i].columns > widest) widest = list[i].columns;
+    }
+    e->values = malloc((size_t)largest * sizeof(float));
+    e->row = malloc((size_t)widest * sizeof(float));
+    int result =
+        e->values && e->row
+            ? 0
+            : err_set(err, ERR_MEMORY, "%s: no memory for %" PRId64 " elements", w->path, largest);
+    for (int i = 0; i < count && result == 0; i++) result = put_target(w, e, &list[i], err);
+    free(e->values);
+    free(e->row);
     return result;
 }
 
@@ -257,6 +269,7 @@ int gguf_write(const char *path, const char *name, const struct model *model,
     struct gguf_pairs pairs = {0};
     struct target *list = NULL;
     struct file_writer w;
+    struct export e = {.model = model, .fill = fill, .context = context, .counts = counts};
     int count, result = -1;
     if (snprintf(staging, sizeof staging, "%s.partial", path) >= (int)sizeof staging)
         return err_set(err, ERR_IO, "path too long: %.100s...", path);
@@ -268,7 +281,7 @@ int gguf_write(const char *path, const char *name, const struct model *model,
     }
     if (result == 0) {
         result = put_header(&w, &pairs, list, count, err);
-        if (result == 0) result = put_targets(&w, model, list, count, fill, context, counts, err);
+        if (result == 0) result = put_targets(&w, &e, list, count, err);
         if (result == 0)
             result = file_writer_close(&w, true, err);
         else

@@ -21,11 +21,16 @@ enum dtype hf_folder_dtype(const struct hf_folder *folder); // of the first stor
 
 // Fills `out` [rows, columns] (logical, FP32) with a param of the folder's model, parts fused and
 // GPT-2's matrices turned. Values that are not finite are refused with the tensor's name and index.
+// Any number of threads may read.
 int hf_folder_read(const struct hf_folder *folder, int param, float *out, struct err *err);
+// Only `rows` of its rows from `first_row` on; `out` is [rows, columns].
+int hf_folder_read_rows(const struct hf_folder *folder, int param, int64_t first_row, int64_t rows,
+                        float *out, struct err *err);
 
-// Gives the values of a param as FP32 [rows, columns]; called once or twice per param, in the order
-// of the list.
-typedef int hf_fill(void *context, int param, float *out, struct err *err);
+// Gives rows of a param as FP32 [rows, columns]; called in the order of the params and of their
+// rows (for the embedding of a tied model perhaps twice).
+typedef int hf_fill(void *context, int param, int64_t first_row, int64_t rows, float *out,
+                    struct err *err);
 
 struct hf_write_options {
     enum dtype type;          // DTYPE_F32, DTYPE_BF16 or DTYPE_F16

@@ -14,11 +14,13 @@ static int not_finite(const struct hf_folder *f, const struct hf_tensor *t, int6
                    f->path, t->name, index);
 }
 
-// A turned matrix in strips of stored rows: each strip is read in one piece and written as short
-// runs.
-static int read_turned(const struct hf_folder *f, const struct hf_tensor *t,
-                       const struct hf_source *source, float *out, struct err *err) {
+// Rows `first` .. `first + rows` of a turned matrix, in strips of stored rows: each strip is read
+// in one piece and written as short runs.
+static int read_turned(const struct hf_folder *f, int index, int64_t first, int64_t rows,
+                       float *out, struct err *err) {
     enum { STRIP = 16 };
+    const struct hf_tensor *t = &f->tensors[index];
+    const struct hf_source *source = &f->sources[index];
     float *strip = malloc((size_t)t->rows * STRIP * sizeof *strip);
     if (!strip)
         return err_set(err, ERR_MEMORY, "%s: no memory for a strip of %s", f->path, t->name);
@@ -29,30 +31,44 @@ static int read_turned(const struct hf_folder *f, const struct hf_tensor *t,
                                          now * t->rows, strip, err);
         int64_t bad = result == 0 ? safetensors_not_finite(strip, DTYPE_F32, now * t->rows) : -1;
         if (bad >= 0) result = not_finite(f, t, c * t->rows + bad, err);
-        for (int64_t r = 0; r < t->rows && result == 0; r++)
-            for (int64_t k = 0; k < now; k++) out[r * t->columns + c + k] = strip[k * t->rows + r];
+        for (int64_t r = 0; r < rows && result == 0; r++)
+            for (int64_t k = 0; k < now; k++)
+                out[r * t->columns + c + k] = strip[k * t->rows + first + r];
     }
     free(strip);
     return result;
 }
 
-int hf_folder_read(const struct hf_folder *f, int param, float *out, struct err *err) {
+static int read_plain(const struct hf_folder *f, int index, int64_t first, int64_t rows, float *out,
+                      struct err *err) {
+    const struct hf_tensor *t = &f->tensors[index];
+    const struct hf_source *source = &f->sources[index];
+    int64_t begin = first * t->columns, count = rows * t->columns;
+    if (safetensors_read_floats(&f->files[source->file], source->index, begin, count, out, err) !=
+        0)
+        return -1;
+    int64_t bad = safetensors_not_finite(out, DTYPE_F32, count);
+    return bad < 0 ? 0 : not_finite(f, t, begin + bad, err);
+}
+
+int hf_folder_read_rows(const struct hf_folder *f, int param, int64_t first_row, int64_t rows,
+                        float *out, struct err *err) {
     for (int i = 0; i < f->count; i++) {
         const struct hf_tensor *t = &f->tensors[i];
         if (t->param != param) continue;
-        const struct hf_source *source = &f->sources[i];
-        float *to = out + t->first_row * t->columns;
-        if (t->turned) {
-            if (read_turned(f, t, source, to, err) != 0) return -1;
-            continue;
-        }
-        int64_t count = t->rows * t->columns;
-        if (safetensors_read_floats(&f->files[source->file], source->index, 0, count, to, err) != 0)
-            return -1;
-        int64_t bad = safetensors_not_finite(to, DTYPE_F32, count);
-        if (bad >= 0) return not_finite(f, t, bad, err);
+        int64_t from = first_row > t->first_row ? first_row : t->first_row, end = first_row + rows;
+        if (end > t->first_row + t->rows) end = t->first_row + t->rows;
+        if (from >= end) continue;
+        float *to = out + (from - first_row) * t->columns;
+        int result = t->turned ? read_turned(f, i, from - t->first_row, end - from, to, err)
+                               : read_plain(f, i, from - t->first_row, end - from, to, err);
+        if (result != 0) return -1;
     }
     return 0;
+}
+
+int hf_folder_read(const struct hf_folder *f, int param, float *out, struct err *err) {
+    return hf_folder_read_rows(f, param, 0, f->model.params[param].rows, out, err);
 }
 
 void hf_cast(const float *from, int64_t count, enum dtype type, void *to,

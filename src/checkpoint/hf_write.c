@@ -67,24 +67,21 @@ static struct tensor *describe_all(const struct hf_tensor *list, int count,
 
 enum { PIECE = 1 << 20 };
 
-// Part of a param to the sink in pieces: rows as they are, or columns of a turned tensor.
-static int put_param(struct hf_sink *sink, const struct hf_tensor *t, const float *values,
-                     enum dtype type, struct hf_cast_counts *counts, float *piece, void *cast,
-                     struct err *err) {
-    int64_t count = t->rows * t->columns;
-    const float *from = values + t->first_row * t->columns;
-    int64_t bad = safetensors_not_finite(from, DTYPE_F32, count);
+// Rows of a tensor to the sink in pieces: as they are, or turned (then all rows are there).
+static int put_rows(struct hf_sink *sink, const struct hf_tensor *t, const float *values,
+                    int64_t rows, enum dtype type, struct hf_cast_counts *counts, float *piece,
+                    void *cast, struct err *err) {
+    int64_t count = rows * t->columns;
+    int64_t bad = safetensors_not_finite(values, DTYPE_F32, count);
     if (bad >= 0)
-        return err_set(err, ERR_DATA,
-                       "%s: the value at index %" PRId64
-                       " is not finite; the model is not exported",
-                       t->name, bad);
+        return err_set(err, ERR_DATA, "%s: a value is not finite; the model is not exported",
+                       t->name);
     for (int64_t at = 0; at < count; at += PIECE) {
         int64_t now = count - at < PIECE ? count - at : PIECE;
-        const float *source = from + at;
+        const float *source = values + at;
         if (t->turned) { // element i of the stored tensor is [column i / rows][row i % rows]
             for (int64_t i = 0; i < now; i++)
-                piece[i] = from[(at + i) % t->rows * t->columns + (at + i) / t->rows];
+                piece[i] = values[(at + i) % rows * t->columns + (at + i) / rows];
             source = piece;
         }
         hf_cast(source, now, type, cast, counts);
@@ -93,31 +90,52 @@ static int put_param(struct hf_sink *sink, const struct hf_tensor *t, const floa
     return 0;
 }
 
-static int put_all(struct hf_sink *sink, const struct model *model, const struct hf_tensor *list,
-                   int count, bool head, enum dtype type, hf_fill *fill, void *context,
+// Rows that are held at once.
+static int64_t rows_at_once(const struct hf_tensor *t) {
+    enum { ELEMENTS = 1 << 22 };
+    if (t->turned || t->rows * t->columns <= ELEMENTS) return t->rows;
+    return t->columns < ELEMENTS ? ELEMENTS / t->columns : 1;
+}
+
+struct export {
+    struct hf_sink sink;
+    enum dtype type;
+    hf_fill *fill;
+    void *context;
+    float *values, *piece;
+    void *cast;
+};
+
+static int put_tensor(struct export *e, const struct hf_tensor *t, struct hf_cast_counts *counts,
+                      struct err *err) {
+    int64_t most = rows_at_once(t);
+    for (int64_t row = 0; row < t->rows; row += most) {
+        int64_t now = t->rows - row < most ? t->rows - row : most;
+        if (e->fill(e->context, t->param, t->first_row + row, now, e->values, err) != 0 ||
+            put_rows(&e->sink, t, e->values, now, e->type, counts, e->piece, e->cast, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int put_all(struct export *e, const struct hf_tensor *list, int count, bool head,
                    struct hf_cast_counts *counts, struct err *err) {
-    int64_t largest = 0;
-    for (int i = 0; i < model->param_count; i++)
-        if (param_elements(&model->params[i]) > largest)
-            largest = param_elements(&model->params[i]);
-    float *values = malloc((size_t)largest * sizeof *values),
-          *piece = malloc(PIECE * sizeof *piece), *cast = malloc(PIECE * sizeof *cast);
-    int result = values && piece && cast
+    int64_t largest = 1;
+    for (int i = 0; i < count; i++)
+        if (rows_at_once(&list[i]) * list[i].columns > largest)
+            largest = rows_at_once(&list[i]) * list[i].columns;
+    e->values = malloc((size_t)largest * sizeof(float));
+    e->piece = malloc(PIECE * sizeof(float));
+    e->cast = malloc(PIECE * sizeof(float));
+    int result = e->values && e->piece && e->cast
                      ? 0
-                     : err_set(err, ERR_MEMORY, "no memory for a parameter of %" PRId64 " elements",
-                               largest);
-    int filled = -1;
-    for (int i = 0; i < count && result == 0; i++) {
-        if (list[i].param != filled) result = fill(context, filled = list[i].param, values, err);
-        if (result == 0) result = put_param(sink, &list[i], values, type, counts, piece, cast, err);
-    }
-    if (head && result == 0) { // the embedding is the first param
-        result = fill(context, 0, values, err);
-        if (result == 0) result = put_param(sink, &list[0], values, type, NULL, piece, cast, err);
-    }
-    free(values);
-    free(piece);
-    free(cast);
+                     : err_set(err, ERR_MEMORY, "no memory for %" PRId64 " elements", largest);
+    for (int i = 0; i < count && result == 0; i++) result = put_tensor(e, &list[i], counts, err);
+    if (head && result == 0)
+        result = put_tensor(e, &list[0], NULL, err); // the embedding is the first
+    free(e->values);
+    free(e->piece);
+    free(e->cast);
     return result;
 }
 
@@ -139,15 +157,14 @@ int hf_folder_write(const char *path, const struct model *model,
         return err_set(err, ERR_MEMORY, "%s: no memory", path);
     }
     for (int i = 0; i < total; i++) described[i].type = options->type;
-    struct hf_sink sink;
-    int result = hf_sink_open(&sink, path, described, total, options->max_shard_bytes, err);
+    struct export e = {.type = options->type, .fill = fill, .context = context};
+    int result = hf_sink_open(&e.sink, path, described, total, options->max_shard_bytes, err);
     if (result == 0) {
-        result = put_all(&sink, model, list, count, head, options->type, fill, context,
-                         counts ? counts : &own, err);
+        result = put_all(&e, list, count, head, counts ? counts : &own, err);
         if (result == 0)
-            result = hf_sink_close(&sink, err);
+            result = hf_sink_close(&e.sink, err);
         else
-            hf_sink_abandon(&sink);
+            hf_sink_abandon(&e.sink);
     }
     if (result == 0) result = write_configs(path, &model->config, options->type, err);
     free(described);

@@ -126,8 +126,9 @@ void model_source_close(struct model_source *source) {
     source->checkpoint = NULL;
 }
 
-int model_source_read(struct model_source *source, int param, float *out, struct err *err) {
-    if (source->hf) return hf_folder_read(source->hf, param, out, err);
+int model_source_read_rows(struct model_source *source, int param, int64_t first_row, int64_t rows,
+                           float *out, struct err *err) {
+    if (source->hf) return hf_folder_read_rows(source->hf, param, first_row, rows, out, err);
     const struct param *p = &source->model->params[param];
     const struct tensor *t = checkpoint_find(source->checkpoint, p->name);
     if (!t) return err_set(err, ERR_DATA, "%s: no tensor %s in it", source->path, p->name);
@@ -136,7 +137,12 @@ int model_source_read(struct model_source *source, int param, float *out, struct
                        "%s: %s has %lld elements of type %s, expected %lld of type f32",
                        source->path, p->name, (long long)tensor_elements(t), dtype_name(t->type),
                        (long long)param_elements(p));
-    return checkpoint_read(source->checkpoint, p->name, out, err);
+    return checkpoint_read_range(source->checkpoint, p->name, first_row * p->columns,
+                                 rows * p->columns, out, err);
+}
+
+int model_source_read(struct model_source *source, int param, float *out, struct err *err) {
+    return model_source_read_rows(source, param, 0, source->model->params[param].rows, out, err);
 }
 
 struct tokenizer *cli_tokenizer(const char *found, const char *given, int vocab, struct err *err) {

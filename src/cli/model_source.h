@@ -19,6 +19,9 @@ int model_source_open(struct model_source *source, const char *path, struct err 
 void model_source_close(struct model_source *source);
 // FP32 [rows, columns] of a param.
 int model_source_read(struct model_source *source, int param, float *out, struct err *err);
+// [rows, columns] of it from `first_row` on.
+int model_source_read_rows(struct model_source *source, int param, int64_t first_row, int64_t rows,
+                           float *out, struct err *err);
 
 // The tokenizer at `given`, or, where that is NULL, in the folder `found`. Refused when it has ids
 // that the model's vocabulary has not.

@@ -110,8 +110,9 @@ static int check_loss(const struct request *r, struct model_source *source, enum
 
 // --- targets ---
 
-static int fill(void *context, int param, float *out, struct err *err) {
-    return model_source_read(context, param, out, err);
+static int fill(void *context, int param, int64_t first_row, int64_t rows, float *out,
+                struct err *err) {
+    return model_source_read_rows(context, param, first_row, rows, out, err);
 }
 
 static const char *last_name(const char *path) {

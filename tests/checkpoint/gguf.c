@@ -160,11 +160,13 @@ static struct model make_model(enum model_family family, int vocab) {
     return model;
 }
 
-static int fill(void *context, int param, float *out, struct err *err) {
+static int fill(void *context, int param, int64_t first_row, int64_t rows, float *out,
+                struct err *err) {
     const struct model *model = context;
     (void)err;
-    for (int64_t i = 0; i < param_elements(&model->params[param]); i++)
-        out[i] = (float)(param * 10000 + i);
+    int64_t columns = model->params[param].columns;
+    for (int64_t i = 0; i < rows * columns; i++)
+        out[i] = (float)(param * 10000 + first_row * columns + i);
     return 0;
 }
 

@@ -32,8 +32,9 @@ static const char *temp(const char *name) {
     return path[next];
 }
 
-static int fill_from_folder(void *context, int param, float *out, struct err *err) {
-    return hf_folder_read(context, param, out, err);
+static int fill_from_folder(void *context, int param, int64_t first_row, int64_t rows, float *out,
+                            struct err *err) {
+    return hf_folder_read_rows(context, param, first_row, rows, out, err);
 }
 
 static void same_values(const struct hf_folder *a, const struct hf_folder *b) {
@@ -158,11 +159,13 @@ static struct model sized(int vocab, int layers, int hidden) {
     return model;
 }
 
-static int fill_pattern(void *context, int param, float *out, struct err *err) {
+static int fill_pattern(void *context, int param, int64_t first_row, int64_t rows, float *out,
+                        struct err *err) {
     const struct model *model = context;
     (void)err;
-    for (int64_t i = 0; i < param_elements(&model->params[param]); i++)
-        out[i] = (float)((param * 131 + i) % 251) / 256;
+    int64_t columns = model->params[param].columns;
+    for (int64_t i = 0; i < rows * columns; i++)
+        out[i] = (float)((param * 131 + first_row * columns + i) % 251) / 256;
     return 0;
 }
 
@@ -210,6 +213,26 @@ TEST(shards_are_named_counted_and_whole) {
     CHECK_OK(hf_folder_validate(temp("s"), &err), err);
     json_decref(index);
     model_free(&model);
+}
+
+TEST(rows_are_read_by_themselves) {
+    for (int n = 0; n < 2; n++) {
+        struct hf_folder *f;
+        struct err err = {0};
+        CHECK_OK(hf_folder_open(golden(n ? "llama" : "gpt2"), &f, &err), err);
+        const struct param *p =
+            &hf_folder_model(f)->params[model_param(hf_folder_model(f), 1, PARAM_QKV)];
+        int index = (int)(p - hf_folder_model(f)->params);
+        float *whole = malloc((size_t)param_elements(p) * sizeof *whole), some[16 * 32];
+        CHECK_OK(hf_folder_read(f, index, whole, &err), err);
+        for (int64_t first = 0; first + 16 <= p->rows;
+             first += 5) { // across the borders of q, k and v
+            CHECK_OK(hf_folder_read_rows(f, index, first, 16, some, &err), err);
+            CHECK_BYTES(some, whole + first * 32, sizeof some);
+        }
+        free(whole);
+        hf_folder_close(f);
+    }
 }
 
 TEST(tied_heads) {
