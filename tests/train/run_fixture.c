@@ -38,7 +38,8 @@ void fixture_config(struct train_config *config, const char *folder, const char 
     const char *const usual[] = {
         "model.family=llama",  "model.layers=2",  "model.hidden=32",      "model.heads=4",
         "model.kv_heads=2",    "model.vocab=100", "model.context=32",     "train.batch=4",
-        "train.micro_batch=2", "train.steps=12",  "train.gemm_seconds=0", "checkpoint.every=4"};
+        "train.micro_batch=2", "train.steps=12",  "train.gemm_seconds=0", "checkpoint.every=4",
+        "device.threads=1"};
     for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++)
         snprintf(text[count++], sizeof text[0], "%s", usual[i]);
     snprintf(text[count++], sizeof text[0], "data.train=%.400s", train);
