@@ -34,17 +34,31 @@ SIMD_INLINE simd_f simd_zero(void) {
 }
 
 SIMD_INLINE simd_f simd_from_bf16(simd_h h) {
+#if defined WEFT_ISA_avx512 // the compiler would take two halves
+    return (simd_f)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)h), 16);
+#elif defined WEFT_ISA_avx2
+    return (simd_f)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)h), 16);
+#else
     return (simd_f)(__builtin_convertvector(h, simd_u) << 16);
+#endif
 }
 
 // Round to nearest even, NaN stays NaN: the same as bf16_from_float.
 SIMD_INLINE simd_h simd_to_bf16(simd_f x) {
+#if defined WEFT_ISA_avx512
+    __m512i word = (__m512i)x, odd = _mm512_and_si512(_mm512_srli_epi32(word, 16), _mm512_set1_epi32(1));
+    __m512i sum = _mm512_add_epi32(_mm512_add_epi32(word, _mm512_set1_epi32(0x7fff)), odd);
+    __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    sum = _mm512_mask_or_epi32(sum, nan, word, _mm512_set1_epi32(0x400000));
+    return (simd_h)_mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16));
+#else
     simd_u bits = (simd_u)x;
     simd_u rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     simd_u quiet = (bits >> 16) | 0x40u;
     simd_u is_nan = (simd_u)(x != x);
     rounded = (rounded & ~is_nan) | (quiet & is_nan);
     return __builtin_convertvector(rounded, simd_h);
+#endif
 }
 
 // Whole vectors at element `i` of an array of `type` (a constant where it matters).
@@ -108,9 +122,12 @@ SIMD_INLINE simd_f simd_round(simd_f x, enum dtype type) {
 SIMD_INLINE simd_f simd_select(simd_i mask, simd_f a, simd_f b) {
     return (simd_f)((mask & (simd_i)a) | (~mask & (simd_i)b));
 }
+// Where one of the two is NaN the result is `b`: limits are written simd_max(limit, x), which keeps NaN.
 SIMD_INLINE simd_f simd_max(simd_f a, simd_f b) {
 #if defined WEFT_ISA_avx512
     return (simd_f)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined WEFT_ISA_avx2
+    return (simd_f)_mm256_max_ps((__m256)a, (__m256)b);
 #else
     return simd_select(a > b, a, b);
 #endif
@@ -118,6 +135,8 @@ SIMD_INLINE simd_f simd_max(simd_f a, simd_f b) {
 SIMD_INLINE simd_f simd_min(simd_f a, simd_f b) {
 #if defined WEFT_ISA_avx512
     return (simd_f)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined WEFT_ISA_avx2
+    return (simd_f)_mm256_min_ps((__m256)a, (__m256)b);
 #else
     return simd_select(a < b, a, b);
 #endif
@@ -148,11 +167,22 @@ SIMD_INLINE float simd_max_lane(simd_f x) {
     return best;
 }
 
-// e^x, about 1 unit in the last place; 0 below -87.3, infinity above 88.7, NaN for NaN. x = n ln 2 + r with |r| <= ln 2 / 2,
-// the logarithm in two parts (Cody and Waite), a Taylor-like minimax polynomial of degree 6 in r, n put into the exponent.
+// 2^n p for whole n; p near 1. Without the instruction n is put into the exponent in two steps, since 2^128 is no float.
+SIMD_INLINE simd_f simd_scale(simd_f p, simd_f n, simd_f n_plus_magic) {
+#if defined WEFT_ISA_avx512
+    (void)n_plus_magic;
+    return (simd_f)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+    (void)n;
+    simd_i whole = (simd_i)n_plus_magic - 0x4b400000, half = whole >> 1;
+    return p * (simd_f)((half + 127) << 23) * (simd_f)((whole - half + 127) << 23);
+#endif
+}
+
+// e^x, about 1 unit in the last place; 0 far below, infinity above 88.7, NaN for NaN. x = n ln 2 + r with |r| <= ln 2 / 2,
+// the logarithm in two parts (Cody and Waite), the Taylor polynomial of degree 7 in r, then 2^n.
 SIMD_INLINE simd_f simd_exp(simd_f x) {
-    simd_f low = simd_set(-87.336544f), high = simd_set(88.722839f);
-    simd_f c = simd_min(simd_max(x, low), high);
+    simd_f c = simd_min(simd_set(89.0f), simd_max(simd_set(-106.0f), x));
     const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
     simd_f shifted = c * 1.44269504f + magic;
     simd_f n = shifted - magic;
@@ -165,16 +195,21 @@ SIMD_INLINE simd_f simd_exp(simd_f x) {
     p = p * r + 1.6666667e-1f;
     p = p * r + 0.5f;
     p = p * (r * r) + r + 1.0f;
-    // n reaches 128: two steps keep the factor representable.
-    simd_i whole = (simd_i)shifted - 0x4b400000;
-    simd_i half = whole >> 1;
-    simd_f y = p * (simd_f)((half + 127) << 23) * (simd_f)((whole - half + 127) << 23);
-    y = simd_select(x < low, simd_zero(), y);
-    y = simd_select(x > high, simd_set(INFINITY), y);
-    return simd_select(x != x, x, y);
+    return simd_scale(p, n, shifted);
 }
 
-// 1 / (1 + e^-x)
+// 1 / x for positive finite x, within 1 unit in the last place.
+SIMD_INLINE simd_f simd_reciprocal(simd_f x) {
+#if defined WEFT_ISA_avx512
+    simd_f r = (simd_f)_mm512_rcp14_ps((__m512)x);
+    return r + r * (1.0f - x * r);
+#else
+    return 1.0f / x;
+#endif
+}
+
+// 1 / (1 + e^-x); exactly 0 below -80, where the sum might not be finite.
 SIMD_INLINE simd_f simd_sigmoid(simd_f x) {
-    return 1.0f / (1.0f + simd_exp(-x));
+    simd_f y = simd_reciprocal(1.0f + simd_exp(-simd_max(simd_set(-80.0f), x)));
+    return simd_select(x < -80.0f, simd_zero(), y);
 }
