@@ -217,3 +217,88 @@ TEST(wrong_batches_are_refused) {
     fixture_free(&b);
     fixture_close(&f);
 }
+
+// The norm adds blocks of one parameter in parameter order. Subtotals by layer, as pipeline stages
+// would have them, give another double now and then: with enough gradients the comparison must see
+// it.
+TEST(control_norm_from_subtotals_differs) {
+    struct fixture f;
+    open_kind(&f, "gpt2", DTYPE_F32, 2, 30);
+    struct batch b = fixture_batch(2, 30, f.model.config.vocab, 1);
+    struct err err = {0};
+    int differ = 0;
+    for (int trial = 0; trial < 8; trial++) {
+        b.input[trial] = (b.input[trial] + 1) % f.model.config.vocab;
+        struct engine_step step = fixture_step(&f, &b, 1, true);
+        struct tensor *g;
+        int count;
+        double in_order = 0, subtotals[4] = {0}, sums[8];
+        CHECK_OK(engine_tensors(f.engine, ENGINE_GRADIENTS, &g, &count, &err), err);
+        for (int i = 0; i < count; i++) {
+            int64_t n = tensor_elements(&g[i]), blocks = (n + 4095) / 4096;
+            CHECK(blocks <= 8);
+            f.device.square_sums(&f.device, n, g[i].data, sums);
+            for (int64_t k = 0; k < blocks; k++) {
+                in_order += sums[k];
+                subtotals[f.model.params[i].layer + 1] += sums[k];
+            }
+        }
+        CHECK(sqrt(in_order) == step.gradient_norm);
+        double by_layer = subtotals[0] + subtotals[1] + subtotals[2] + subtotals[3];
+        CHECK_CLOSE(by_layer, in_order, 1e-12);
+        differ += by_layer != in_order;
+        free(g);
+    }
+    CHECK(differ > 0);
+    fixture_free(&b);
+    fixture_close(&f);
+}
+
+// 124M parameters in 8,192 tokens a step: what the plan needs, by mode, without taking it.
+TEST(plan_of_gpt2_124m) {
+    struct model_config c = fixture_config("gpt2");
+    c.layers = c.heads = c.kv_heads = 12;
+    c.hidden = 768;
+    c.head_dim = 64;
+    c.ffn = 3072;
+    c.vocab = 50257;
+    c.context = 1024;
+    struct device device;
+    struct model model;
+    struct err err = {0};
+    struct device_cpu_options cpu = {.threads = 1};
+    CHECK_OK(device_cpu_open(&device, &cpu, &err), err);
+    CHECK_OK(model_describe(&model, &c, &err), err);
+    uint64_t last = UINT64_MAX;
+    for (int mode = RECOMPUTE_NONE; mode <= RECOMPUTE_FULL; mode++) {
+        struct engine_options o = {.compute = DTYPE_BF16,
+                                   .recompute = (enum engine_recompute)mode,
+                                   .rows = 2,
+                                   .context = 1024,
+                                   .micro_batches = 4,
+                                   .train = true};
+        struct memory_plan plan;
+        CHECK_OK(engine_plan(&plan, &model, &device, &o, &err), err);
+        uint64_t state = memory_plan_kind_bytes(&plan, BUFFER_WEIGHT) +
+                         memory_plan_kind_bytes(&plan, BUFFER_MASTER) +
+                         memory_plan_kind_bytes(&plan, BUFFER_MOMENT);
+        CHECK_EQ_INT(state / 14 / 1000000, 124);
+        CHECK(plan.total_bytes < last);
+        CHECK(plan.total_bytes < 3700000000u);
+        if (mode > RECOMPUTE_NONE) CHECK(plan.total_bytes < 3500000000u);
+        last = plan.total_bytes;
+        memory_plan_free(&plan);
+    }
+    model_free(&model);
+    device.close(&device);
+}
+
+TEST(recomputation_adds_operations) {
+    struct model_config c = fixture_config("gpt2");
+    CHECK(engine_recompute_flops(&c, RECOMPUTE_NONE, 10) == 0);
+    CHECK(engine_recompute_flops(&c, RECOMPUTE_SELECTIVE, 10) == 0);
+    // 3 layers: up 2 x 32 x 128; full: qkv 2 x 32 x 96, attention 4 x 32 x 10 pairs, out 2 x 32 x
+    // 32, up
+    CHECK(engine_recompute_flops(&c, RECOMPUTE_SELECTIVE_MLP, 10) == 3 * 8192);
+    CHECK(engine_recompute_flops(&c, RECOMPUTE_FULL, 10) == 3 * (6144 + 1280 + 2048 + 8192));
+}
