@@ -13,7 +13,7 @@
 
 struct short_entry {
     uint64_t key[2]; // the bytes, zero behind them; length in the top byte (0: empty)
-    uint32_t ids[3], count;
+    uint32_t ids[4]; // three at most; the fourth is their number, so that one copy takes all
 };
 struct long_entry {
     uint64_t key[4];
@@ -119,7 +119,7 @@ static int word_second(struct tokenizer_scratch *s, const unsigned char *word, s
         uint64_t low = key[0], high = key[1] | (uint64_t)length << 56;
         struct short_entry *small = short_set(s, low, high);
         small[1] = small[0]; // the one used longest ago gives way
-        *small = (struct short_entry){{low, high}, {0}, (uint32_t)count};
+        *small = (struct short_entry){{low, high}, {0, 0, 0, (uint32_t)count}};
         memcpy(small->ids, out->ids + before, count * sizeof(uint32_t));
     } else if (count <= 7) {
         memcpy(entry->key, key, sizeof key);
@@ -172,8 +172,8 @@ static int encode_words(struct tokenizer_scratch *s, const unsigned char *text,
         if (length <= 15 && begin + 16 <= readable) {
             const struct short_entry *entry = short_lookup(s, text + begin, length);
             if (entry) {
-                memcpy(to, entry->ids, 16);
-                to += entry->count;
+                memcpy(to, entry->ids, sizeof entry->ids);
+                to += entry->ids[3];
                 continue;
             }
         }

@@ -220,7 +220,7 @@ static struct tokenizer *load_file(const char *path, struct err *err) {
         i++;
     if (size == 0)
         err_set(err, ERR_DATA, "%s: the file is empty", path);
-    else if (data[i] == '{' && i < size)
+    else if (i < size && data[i] == '{')
         tok = tokenizer_load_hf(path, data, size, err);
     else if (data[0] == 0x0A && !looks_like_ranks(data, size))
         tok = tokenizer_load_sentencepiece(path, data, size, err);

@@ -201,7 +201,7 @@ static int merge_pair(struct training *t, uint32_t index, uint32_t made) {
     t->pairs[index].places = NULL;
     t->pairs[index].place_count = t->pairs[index].place_capacity = 0;
     t->touched_count = 0;
-    if (left == right)
+    if (left == right && count > 1)
         qsort(places, count, sizeof *places, compare_places); // overlaps: the leftmost first
     int failed = 0;
     for (size_t k = 0; k < count && !failed; k++) {
