@@ -135,8 +135,9 @@ static void empty_keys(const struct attention_job *job, const struct attention_u
     }
 }
 
+// `few` (or NULL) takes the units of few queries.
 static void run(int threads, struct attention_job *job, attention_unit_function *kernel,
-                unsigned char *workspace) {
+                attention_unit_function *few, unsigned char *workspace) {
     const struct device_attention *a = job->args;
     int64_t limit = job->backward ? a->queries : ATTENTION_UNIT_QUERIES;
     workspace = align(workspace);
@@ -158,7 +159,11 @@ static void run(int threads, struct attention_job *job, attention_unit_function 
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < work; i++) {
             int64_t item = work - 1 - i;
-            kernel(job, &units[item / a->kv_heads], (int)(item % a->kv_heads), own);
+            const struct attention_unit *unit = &units[item / a->kv_heads];
+            int64_t queries = unit->query_end - unit->query_begin;
+            bool is_few = few && queries <= ATTENTION_FEW_QUERIES &&
+                          queries * job->shape.group <= ATTENTION_FEW_ROWS;
+            (is_few ? few : kernel)(job, unit, (int)(item % a->kv_heads), own);
         }
     }
 }
@@ -202,17 +207,29 @@ static attention_unit_function *choose(enum device_isa isa, bool pairs, bool bac
     return backward ? attention_backward_portable : attention_forward_portable;
 }
 
+static attention_unit_function *choose_few(enum device_isa isa) {
+#if defined WEFT_X86_64
+    if (isa == DEVICE_ISA_AVX512) return attention_few_avx512;
+    if (isa == DEVICE_ISA_AVX2) return attention_few_avx2;
+#else
+    (void)isa;
+#endif
+    return attention_few_portable;
+}
+
 static void forward(struct device *device, const struct device_attention *args) {
     bool pairs = uses_pairs(device, args->type);
     struct attention_job job = {.args = args, .shape = shape_of(args, pairs, false)};
-    run(device->threads, &job, choose(cpu_device_of(device)->isa, pairs, false), args->workspace);
+    enum device_isa isa = cpu_device_of(device)->isa;
+    run(device->threads, &job, choose(isa, pairs, false), choose_few(isa), args->workspace);
 }
 
 static void backward(struct device *device, const struct device_attention_backward *args) {
     bool pairs = uses_pairs(device, args->forward.type);
     struct attention_job job = {
         .args = &args->forward, .backward = args, .shape = shape_of(&args->forward, pairs, true)};
-    run(device->threads, &job, choose(cpu_device_of(device)->isa, pairs, true), args->workspace);
+    run(device->threads, &job, choose(cpu_device_of(device)->isa, pairs, true), NULL,
+        args->workspace);
 }
 
 static uint64_t workspace_bytes(struct device *device, const struct device_attention *args,

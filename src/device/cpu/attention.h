@@ -14,8 +14,10 @@
 #include "device/device.h"
 
 enum {
-    ATTENTION_TILE = 64,          // queries and keys of a tile
-    ATTENTION_UNIT_QUERIES = 1024 // of a forward unit
+    ATTENTION_TILE = 64,           // queries and keys of a tile
+    ATTENTION_UNIT_QUERIES = 1024, // of a forward unit
+    ATTENTION_FEW_QUERIES = 4,     // at most so many in a unit: keys are read in place
+    ATTENTION_FEW_ROWS = 64        // queries x query heads per key head of such a unit
 };
 
 struct attention_unit {
@@ -48,9 +50,10 @@ typedef void attention_unit_function(const struct attention_job *job,
                                      const struct attention_unit *unit, int kv_head, void *scratch);
 
 // One per instruction set; `pairs` exists only where the processor multiplies bf16 pairs.
-attention_unit_function attention_forward_portable, attention_backward_portable;
-attention_unit_function attention_forward_avx2, attention_backward_avx2;
-attention_unit_function attention_forward_avx512, attention_backward_avx512;
+attention_unit_function attention_forward_portable, attention_backward_portable,
+    attention_few_portable;
+attention_unit_function attention_forward_avx2, attention_backward_avx2, attention_few_avx2;
+attention_unit_function attention_forward_avx512, attention_backward_avx512, attention_few_avx512;
 attention_unit_function attention_forward_avx512bf16, attention_backward_avx512bf16;
 
 bool attention_can_pair(void); // this processor has the instructions for pairs
