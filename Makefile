@@ -7,7 +7,7 @@ FILTER ?=
 BUILD ?= build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test bench check format sanitize demo install test-onednn3 clean
+.PHONY: help setup build test bench check format sanitize demo loss-picture install test-onednn3 clean
 
 help: ## lists the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -45,6 +45,9 @@ demo: ## trains a tokenizer and a small model on real English, plots, writes tex
 	@scripts/setup demo
 	@$(MAKE) --no-print-directory build
 	@scripts/demo $(BUILD)/weft
+
+loss-picture: build ## redraws docs/loss.svg, the picture in the README, from the last demo
+	@$(BUILD)/weft plot demo/run --svg docs/loss.svg --title "A small model learns to read Jane Austen"
 
 install: build ## installs the program and its man page under PREFIX (default /usr/local)
 	@cmake --install $(BUILD) --prefix "$(abspath $(PREFIX))"
