@@ -111,7 +111,8 @@ static int open_store(struct loader_sets *sets, const struct loader_options *o, 
         sets->source[i].store_base = (uint32_t)count;
         count += sets->source[i].data.count;
     }
-    struct store_shard *shards = count < UINT32_MAX ? calloc(count, sizeof *shards) : NULL;
+    bool sane = count > 0 && count < UINT32_MAX;
+    struct store_shard *shards = sane ? calloc(count, sizeof *shards) : NULL;
     if (!shards)
         return err_set(err, ERR_MEMORY, "no memory for %llu shards", (unsigned long long)count);
     uint64_t at = 0;

@@ -32,7 +32,7 @@ static int window_open(struct window *w, uint32_t context, struct err *err) {
     size_t words = context / 64 + 1;
     *w = (struct window){.context = context};
     w->piece = malloc(PACK_WINDOW * sizeof *w->piece);
-    w->sorted = malloc(PACK_WINDOW * sizeof *w->sorted);
+    w->sorted = calloc(PACK_WINDOW, sizeof *w->sorted);
     w->row_of = malloc(PACK_WINDOW * sizeof *w->row_of);
     w->next = malloc(PACK_WINDOW * sizeof *w->next);
     w->renumber = malloc(PACK_WINDOW * sizeof *w->renumber);
