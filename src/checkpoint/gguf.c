@@ -251,7 +251,7 @@ static int put_targets(struct file_writer *w, struct export *e, const struct tar
         if (list[i].columns > widest) widest = list[i].columns;
     }
     e->values = malloc((size_t)largest * sizeof(float));
-    e->row = malloc((size_t)widest * sizeof(float));
+    e->row = malloc((size_t)widest * dtype_bytes(DTYPE_F32));
     int result =
         e->values && e->row
             ? 0

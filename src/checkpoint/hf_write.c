@@ -269,7 +269,7 @@ static int convert_weights(const struct hf_folder *f, const char *to, struct ten
 int hf_folder_convert(const char *from, const char *to, const struct hf_write_options *options,
                       struct hf_cast_counts *counts, struct err *err) {
     struct hf_folder *f;
-    int total;
+    int total = 0;
     if (hf_folder_open(from, &f, err) != 0) return -1;
     struct tensor *described =
         describe_all(f->tensors, f->count, &f->model.config, options->store_tied_head, &total);

@@ -32,10 +32,11 @@ static const char *type_text(enum dtype type) {
 }
 
 static json_t *entry(const struct tensor *t, uint64_t begin) {
+    uint64_t end = begin + tensor_bytes(t);
     json_t *shape = json_array();
     for (int i = 0; i < t->dims; i++) json_array_append_new(shape, json_integer(t->shape[i]));
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", type_text(t->type), "shape", shape,
-                     "data_offsets", (json_int_t)begin, (json_int_t)(begin + tensor_bytes(t)));
+                     "data_offsets", (json_int_t)begin, (json_int_t)end);
 }
 
 // Header text padded with spaces so that the data begins aligned; the length field itself is 8

@@ -78,7 +78,7 @@ static bool widens(enum dtype from, enum dtype to) {
 static int count_cast(struct model_source *source, enum dtype type, struct hf_cast_counts *counts,
                       struct err *err) {
     if (source->hf) return hf_folder_count_cast(source->hf, type, counts, err);
-    int64_t largest = 0;
+    int64_t largest = 1;
     const struct model *model = source->model;
     for (int i = 0; i < model->param_count; i++)
         if (param_elements(&model->params[i]) > largest)

@@ -79,7 +79,7 @@ json_t *model_config_to_json(const struct model_config *config) {
     json_t *out = json_object();
     json_object_set_new(out, "variant", json_string(config->variant));
     for (int i = 0; i < FIELD_COUNT; i++) {
-        const char *at = (const char *)config + fields[i].offset;
+        const void *at = (const char *)config + fields[i].offset;
         json_t *value = NULL;
         switch (fields[i].type) {
         case INT:
@@ -102,7 +102,7 @@ json_t *model_config_to_json(const struct model_config *config) {
     return out;
 }
 
-static int read_field(struct json_at at, const struct field *f, char *to, struct err *err) {
+static int read_field(struct json_at at, const struct field *f, void *to, struct err *err) {
     if (f->type == BOOL) return json_get_bool(at, f->key, true, false, (bool *)to, err);
     if (f->type == DOUBLE) return json_get_double(at, f->key, true, 0, (double *)to, err);
     if (f->type == INT) {

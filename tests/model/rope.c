@@ -35,8 +35,9 @@ TEST(frequencies_equal_the_reference) {
         json_t *list = json_object_get(one, "frequencies"), *value;
         size_t k;
         CHECK_EQ_INT(json_array_size(list), head_dim / 2);
-        json_array_foreach(list, k, value)
+        json_array_foreach(list, k, value) {
             CHECK_CLOSE(found[k] / json_number_value(value), 1, 3e-6);
+        }
         free(parameters);
     }
     CHECK(i >= 12);
