@@ -40,7 +40,9 @@ static int last_save(struct run *run, struct err *err) {
 }
 
 static int interrupted(struct run *run, struct err *err) {
-    if (run->step > 0 && last_save(run, err) != 0) return -1;
+    if (run->step == 0)
+        return err_set(err, ERR_INTERRUPT, "interrupted before the first step; nothing to save");
+    if (last_save(run, err) != 0) return -1;
     return err_set(
         err, ERR_INTERRUPT,
         "interrupted after step %lld, which is saved; the same command goes on from there",
