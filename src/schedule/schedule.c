@@ -6,13 +6,10 @@
 enum { ACTIONS_PER_MICRO_BATCH = 3 };
 
 int schedule_open(struct schedule *schedule, int micro_batches, struct err *err) {
-    int capacity = micro_batches * ACTIONS_PER_MICRO_BATCH + 1;
-    struct action *actions = calloc((size_t)capacity, sizeof *actions);
-    if (!actions)
-        return err_set(err, ERR_MEMORY, "no memory for a schedule of %d micro-batches",
-                       micro_batches);
-    *schedule = (struct schedule){actions, 0, capacity};
-    return 0;
+    *schedule = (struct schedule){.capacity = micro_batches * ACTIONS_PER_MICRO_BATCH + 1};
+    schedule->actions = calloc((size_t)schedule->capacity, sizeof *schedule->actions);
+    if (schedule->actions) return 0;
+    return err_set(err, ERR_MEMORY, "no memory for a schedule of %d micro-batches", micro_batches);
 }
 
 void schedule_close(struct schedule *schedule) {
