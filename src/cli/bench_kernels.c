@@ -4,7 +4,14 @@
 #include "base/clock.h"
 #include <string.h>
 
-enum { TOKENS = 16384, WIDTH = 2048, HEAD_DIM = 64, VOCAB = 50257, VOCAB_STRIDE = 50304, ROWS = 1024 };
+enum {
+    TOKENS = 16384,
+    WIDTH = 2048,
+    HEAD_DIM = 64,
+    VOCAB = 50257,
+    VOCAB_STRIDE = 50304,
+    ROWS = 1024
+};
 
 struct place {
     struct device *device;
@@ -29,13 +36,15 @@ static const int64_t count = (int64_t)TOKENS * WIDTH;
             double took_ = clock_seconds() - from_;                                                \
             if (took_ < best_) best_ = took_;                                                      \
         }                                                                                          \
-        (p)->out->kernel[(p)->out->count++] = (struct kernel_figure){title, (double)(bytes_), best_}; \
+        (p)->out->kernel[(p)->out->count++] =                                                      \
+            (struct kernel_figure){title, (double)(bytes_), best_};                                \
     } while (0)
 
 static void copy(struct place *p) {
     size_t piece = (size_t)1 << 20, pieces = (size_t)count * 4 / piece;
 #pragma omp parallel for schedule(static) num_threads(p->device->threads)
-    for (size_t i = 0; i < pieces; i++) memcpy(p->buffer[1] + i * piece, p->buffer[0] + i * piece, piece);
+    for (size_t i = 0; i < pieces; i++)
+        memcpy(p->buffer[1] + i * piece, p->buffer[0] + i * piece, piece);
 }
 
 static void triad(struct place *p) {
@@ -57,66 +66,109 @@ static void measure_memory(struct place *p) {
 static void measure_norms(struct place *p) {
     struct device *d = p->device;
     int64_t size = (int64_t)dtype_bytes(p->type);
-    struct device_norm a = {.type = p->type, .tokens = TOKENS, .width = WIDTH, .eps = 1e-5, .x = p->buffer[0],
-                            .delta = p->buffer[1], .residual = p->buffer[2], .y = p->buffer[3],
-                            .weight = p->vector[0], .rstd = p->vector[1], .mean = p->vector[2]};
+    struct device_norm a = {.type = p->type,
+                            .tokens = TOKENS,
+                            .width = WIDTH,
+                            .eps = 1e-5,
+                            .x = p->buffer[0],
+                            .delta = p->buffer[1],
+                            .residual = p->buffer[2],
+                            .y = p->buffer[3],
+                            .weight = p->vector[0],
+                            .rstd = p->vector[1],
+                            .mean = p->vector[2]};
     MEASURE(p, "rms norm + residual", 4 * count * size, d->norm_forward(d, &a));
     a.centred = true;
     a.bias = p->vector[0];
     MEASURE(p, "layer norm + residual", 4 * count * size, d->norm_forward(d, &a));
-    struct device_norm_backward b = {.type = p->type, .tokens = TOKENS, .width = WIDTH, .centred = true,
-                                     .x = p->buffer[0], .dy = p->buffer[1], .weight = p->vector[0],
-                                     .rstd = p->vector[1], .mean = p->vector[2], .dx_add = p->buffer[2],
-                                     .dx = p->buffer[3], .dweight = p->vector[3], .dbias = p->vector[0],
-                                     .store = true, .workspace = p->workspace};
+    struct device_norm_backward b = {.type = p->type,
+                                     .tokens = TOKENS,
+                                     .width = WIDTH,
+                                     .centred = true,
+                                     .x = p->buffer[0],
+                                     .dy = p->buffer[1],
+                                     .weight = p->vector[0],
+                                     .rstd = p->vector[1],
+                                     .mean = p->vector[2],
+                                     .dx_add = p->buffer[2],
+                                     .dx = p->buffer[3],
+                                     .dweight = p->vector[3],
+                                     .dbias = p->vector[0],
+                                     .store = true,
+                                     .workspace = p->workspace};
     MEASURE(p, "layer norm gradient", 4 * count * size, d->norm_backward(d, &b));
     MEASURE(p, "bias gradient", count * size,
-            d->bias_backward(d, p->type, TOKENS, WIDTH, p->buffer[0], WIDTH, p->vector[3], true, p->workspace));
+            d->bias_backward(d, p->type, TOKENS, WIDTH, p->buffer[0], WIDTH, p->vector[3], true,
+                             p->workspace));
     int heads = WIDTH / HEAD_DIM / 2;
-    struct device_rope r = {.type = p->type, .tokens = TOKENS, .heads = heads, .kv_heads = heads / 2,
-                            .head_dim = HEAD_DIM, .qkv_in = p->buffer[0], .qkv_out = p->buffer[0],
-                            .position = p->number, .cosine = p->vector[1], .sine = p->vector[2]};
+    struct device_rope r = {.type = p->type,
+                            .tokens = TOKENS,
+                            .heads = heads,
+                            .kv_heads = heads / 2,
+                            .head_dim = HEAD_DIM,
+                            .qkv_in = p->buffer[0],
+                            .qkv_out = p->buffer[0],
+                            .position = p->number,
+                            .cosine = p->vector[1],
+                            .sine = p->vector[2]};
     MEASURE(p, "rope", 2 * count * size * 3 / 4, d->rope_forward(d, &r));
 }
 
 static void measure_activations(struct place *p) {
     struct device *d = p->device;
     int64_t size = (int64_t)dtype_bytes(p->type), ffn = WIDTH / 2, half = count / 2;
-    MEASURE(p, "swiglu", 3 * half * size, d->swiglu_forward(d, p->type, TOKENS, ffn, p->buffer[0], p->buffer[1]));
+    MEASURE(p, "swiglu", 3 * half * size,
+            d->swiglu_forward(d, p->type, TOKENS, ffn, p->buffer[0], p->buffer[1]));
     MEASURE(p, "swiglu gradient", 5 * half * size,
-            d->swiglu_backward(d, p->type, TOKENS, ffn, p->buffer[0], p->buffer[1], p->buffer[2], NULL));
-    MEASURE(p, "gelu", 2 * count * size, d->gelu_forward(d, p->type, count, p->buffer[0], p->buffer[1]));
+            d->swiglu_backward(d, p->type, TOKENS, ffn, p->buffer[0], p->buffer[1], p->buffer[2],
+                               NULL));
+    MEASURE(p, "gelu", 2 * count * size,
+            d->gelu_forward(d, p->type, count, p->buffer[0], p->buffer[1]));
     MEASURE(p, "gelu gradient", 3 * count * size,
             d->gelu_backward(d, p->type, count, p->buffer[0], p->buffer[1], p->buffer[2], NULL));
-    MEASURE(p, "add", 3 * count * size, d->add(d, p->type, count, p->buffer[0], p->buffer[1], p->buffer[2]));
+    MEASURE(p, "add", 3 * count * size,
+            d->add(d, p->type, count, p->buffer[0], p->buffer[1], p->buffer[2]));
     MEASURE(p, "embedding", 2 * count * size,
-            d->embedding_forward(d, p->type, TOKENS, WIDTH, p->buffer[0], NULL, p->number, NULL, p->buffer[1]));
+            d->embedding_forward(d, p->type, TOKENS, WIDTH, p->buffer[0], NULL, p->number, NULL,
+                                 p->buffer[1]));
 }
 
 static void measure_rest(struct place *p) {
     struct device *d = p->device;
     memset(p->buffer[0], 0, (size_t)count * 4);
     int64_t rows = count / VOCAB_STRIDE < ROWS ? count / VOCAB_STRIDE : ROWS;
-    MEASURE(p, "cross-entropy with gradient", rows * VOCAB_STRIDE * (4 + (int64_t)dtype_bytes(p->type)),
-            d->cross_entropy(d, p->type, rows, VOCAB, VOCAB_STRIDE, (float *)p->buffer[0], p->number, 1,
-                             p->vector[3], p->buffer[1]));
+    MEASURE(p, "cross-entropy with gradient",
+            rows * VOCAB_STRIDE * (4 + (int64_t)dtype_bytes(p->type)),
+            d->cross_entropy(d, p->type, rows, VOCAB, VOCAB_STRIDE, (float *)p->buffer[0],
+                             p->number, 1, p->vector[3], p->buffer[1]));
     for (int i = 0; i < 4; i++) memset(p->buffer[i], 0, (size_t)count * 4);
     bool low = p->type == DTYPE_BF16;
-    struct device_adamw a = {.count = low ? count - count / 8 : count, .master = (float *)p->buffer[0],
-                             .moment1 = (float *)p->buffer[1], .moment2 = (float *)p->buffer[2],
-                             .gradient = (float *)p->buffer[3], .learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.95,
-                             .eps = 1e-8, .decay = 0.1, .gradient_scale = 1, .step = 1};
+    struct device_adamw a = {.count = low ? count - count / 8 : count,
+                             .master = (float *)p->buffer[0],
+                             .moment1 = (float *)p->buffer[1],
+                             .moment2 = (float *)p->buffer[2],
+                             .gradient = (float *)p->buffer[3],
+                             .learning_rate = 1e-3,
+                             .beta1 = 0.9,
+                             .beta2 = 0.95,
+                             .eps = 1e-8,
+                             .decay = 0.1,
+                             .gradient_scale = 1,
+                             .step = 1};
     if (low) a.weight = p->workspace;
     MEASURE(p, "adamw", a.count * (low ? 30 : 28), d->adamw(d, &a));
-    MEASURE(p, "square sums", count * 4, d->square_sums(d, count, (float *)p->buffer[0], p->workspace));
+    MEASURE(p, "square sums", count * 4,
+            d->square_sums(d, count, (float *)p->buffer[0], p->workspace));
 }
 
-int bench_kernels(struct device *device, enum dtype type, double seconds, struct bandwidth_figures *out,
-                  struct err *err) {
+int bench_kernels(struct device *device, enum dtype type, double seconds,
+                  struct bandwidth_figures *out, struct err *err) {
     struct place p = {.device = device, .type = type, .seconds = seconds, .out = out};
     size_t vector_bytes = (size_t)TOKENS * HEAD_DIM * 4, work_bytes = (size_t)count * 2;
     struct arena arena;
-    if (arena_open(&arena, 4 * ((size_t)count * 4 + vector_bytes) + TOKENS * 4 + work_bytes + 4096, 1, err)) return -1;
+    if (arena_open(&arena, 4 * ((size_t)count * 4 + vector_bytes) + TOKENS * 4 + work_bytes + 4096,
+                   1, err))
+        return -1;
     for (int i = 0; i < 4; i++) p.buffer[i] = arena_take(&arena, (size_t)count * 4);
     for (int i = 0; i < 4; i++) p.vector[i] = arena_take(&arena, vector_bytes);
     p.number = arena_take(&arena, TOKENS * 4);

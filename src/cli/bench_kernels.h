@@ -15,5 +15,5 @@ struct bandwidth_figures {
 };
 
 // Each kernel for about `seconds`, on buffers far beyond the caches.
-int bench_kernels(struct device *device, enum dtype type, double seconds, struct bandwidth_figures *out,
-                  struct err *err);
+int bench_kernels(struct device *device, enum dtype type, double seconds,
+                  struct bandwidth_figures *out, struct err *err);

@@ -26,7 +26,8 @@ static double value(struct objective *o) {
     for (int64_t i = 0; i < o->count; i++) sum += o->weights[i] * o->out[i];
     return sum;
 }
-static void check_gradient(const char *what, struct objective *o, double *x, int64_t count, const double *gradient) {
+static void check_gradient(const char *what, struct objective *o, double *x, int64_t count,
+                           const double *gradient) {
     for (int64_t i = 0; i < count; i++) {
         double keep = x[i], h = 1e-5;
         x[i] = keep + h;
@@ -36,8 +37,8 @@ static void check_gradient(const char *what, struct objective *o, double *x, int
         x[i] = keep;
         double slope = (up - down) / (2 * h);
         if (!(fabs(slope - gradient[i]) <= 1e-7 * (1 + fabs(slope))))
-            test_fail(__FILE__, __LINE__, "%s: element %d: gradient %.12g, differences give %.12g", what, (int)i,
-                      gradient[i], slope);
+            test_fail(__FILE__, __LINE__, "%s: element %d: gradient %.12g, differences give %.12g",
+                      what, (int)i, gradient[i], slope);
     }
 }
 
@@ -66,7 +67,8 @@ TEST(gradient_of_products) {
     check_gradient("bias", &goal, b, 5, db);
 }
 
-static struct reference_norm norm = {.tokens = 3, .width = 7, .eps = 0.01, .x = x, .weight = w, .bias = b};
+static struct reference_norm norm = {
+    .tokens = 3, .width = 7, .eps = 0.01, .x = x, .weight = w, .bias = b};
 static void norm_out(double *out) {
     reference_norm_forward(&norm, out);
 }
@@ -82,8 +84,15 @@ TEST(gradient_of_norms) {
 }
 
 static const int32_t places[] = {0, 2, 1};
-static struct reference_rope rope = {.tokens = 3, .heads = 2, .kv_heads = 1, .head_dim = 6, .qkv = x,
-                                     .position = places, .cosine = k, .sine = v, .eps = 0.01};
+static struct reference_rope rope = {.tokens = 3,
+                                     .heads = 2,
+                                     .kv_heads = 1,
+                                     .head_dim = 6,
+                                     .qkv = x,
+                                     .position = places,
+                                     .cosine = k,
+                                     .sine = v,
+                                     .eps = 0.01};
 static void rope_out(double *out) {
     reference_rope_forward(&rope, out);
 }
@@ -140,10 +149,20 @@ TEST(gradient_of_cross_entropy) {
     CHECK(losses[1] == 0);
 }
 
-// A document of three queries, one query without keys, one with a window; two query heads on each key head.
+// A document of three queries, one query without keys, one with a window; two query heads on each
+// key head.
 static const int32_t from[] = {0, 0, 0, 3, 3}, to[] = {1, 2, 3, 3, 7};
-static struct reference_attention attention = {.queries = 5, .keys = 7, .heads = 4, .kv_heads = 2, .head_dim = 3,
-                                               .scale = 0.7, .q = x, .k = k, .v = v, .from = from, .to = to};
+static struct reference_attention attention = {.queries = 5,
+                                               .keys = 7,
+                                               .heads = 4,
+                                               .kv_heads = 2,
+                                               .head_dim = 3,
+                                               .scale = 0.7,
+                                               .q = x,
+                                               .k = k,
+                                               .v = v,
+                                               .from = from,
+                                               .to = to};
 static void attend(double *out) {
     reference_attention_forward(&attention, out, NULL);
 }

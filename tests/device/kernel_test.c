@@ -55,9 +55,10 @@ void run_check(struct run *run, const char *what, const struct values *v, double
     for (int64_t i = 0; i < v->count; i++) {
         double allowed = tolerance * (fabs(v->exact[i]) + rms);
         if (!(fabs(found[i] - v->exact[i]) <= allowed)) {
-            test_fail(__FILE__, __LINE__, "%s, %s, %s: element %lld of %lld is %.9g, expected %.9g (within %.2g)",
-                      run->device.name, dtype_name(run->type), what, (long long)i, (long long)v->count, found[i],
-                      v->exact[i], allowed);
+            test_fail(__FILE__, __LINE__,
+                      "%s, %s, %s: element %lld of %lld is %.9g, expected %.9g (within %.2g)",
+                      run->device.name, dtype_name(run->type), what, (long long)i,
+                      (long long)v->count, found[i], v->exact[i], allowed);
         }
     }
     size_t bytes = (size_t)v->count * dtype_bytes(v->type);
@@ -98,8 +99,8 @@ void for_every_device(void (*body)(struct run *run)) {
                 body(&more);
                 CHECK_EQ_INT(more.size, one.size);
                 if (memcmp(more.bytes, one.bytes, one.size) != 0) {
-                    test_fail(__FILE__, __LINE__, "%s, %s: bits differ from those of one thread", more.device.name,
-                              dtype_name(types[t]));
+                    test_fail(__FILE__, __LINE__, "%s, %s: bits differ from those of one thread",
+                              more.device.name, dtype_name(types[t]));
                 }
                 run_close(&more);
             }

@@ -1,4 +1,5 @@
-// Activations, look-ups, cross-entropy and the optimizer of every instruction set against the reference.
+// Activations, look-ups, cross-entropy and the optimizer of every instruction set against the
+// reference.
 #include "device/reference/reference.h"
 #include "kernel_test.h"
 
@@ -11,7 +12,8 @@ static void activations(struct run *r) {
     struct device *d = &r->device;
     for (int s = 0; s < 5; s++) {
         int64_t tokens = shapes[s][0], ffn = shapes[s][1], count = tokens * ffn;
-        struct values x = run_values(r, r->type, 2 * count, 3), dout = run_values(r, r->type, count, 1);
+        struct values x = run_values(r, r->type, 2 * count, 3),
+                      dout = run_values(r, r->type, count, 1);
         struct values out = run_output(r, r->type, count), again = run_output(r, r->type, count);
         struct values dx = run_output(r, r->type, 2 * count);
         d->swiglu_forward(d, r->type, tokens, ffn, x.data, out.data);
@@ -20,7 +22,8 @@ static void activations(struct run *r) {
         d->swiglu_backward(d, r->type, tokens, ffn, x.data, dout.data, dx.data, again.data);
         reference_swiglu_backward(tokens, ffn, x.exact, dout.exact, dx.exact);
         run_check(r, "swiglu gradient", &dx, run_tolerance(r, 2e-6));
-        CHECK_BYTES(again.data, out.data, (size_t)count * dtype_bytes(r->type)); // recomputation is the same
+        CHECK_BYTES(again.data, out.data,
+                    (size_t)count * dtype_bytes(r->type)); // recomputation is the same
 
         d->gelu_forward(d, r->type, count, x.data, out.data);
         reference_gelu_forward(count, x.exact, out.exact);
@@ -45,7 +48,8 @@ TEST(activations_equal_the_reference) {
 }
 
 static void extremes(struct run *r) {
-    static const float wild[] = {-1e30f, -100, -88.5f, -20, -0.0f, 0, 1e-30f, 20, 88.5f, 100, 1e18f};
+    static const float wild[] = {-1e30f, -100, -88.5f, -20, -0.0f, 0,
+                                 1e-30f, 20,   88.5f,  100, 1e18f};
     struct device *d = &r->device;
     struct values x = run_output(r, DTYPE_F32, 22), out = run_output(r, DTYPE_F32, 11);
     for (int i = 0; i < 22; i++) ((float *)x.data)[i] = i < 11 ? wild[i] : 1;
@@ -69,13 +73,16 @@ static void conversions(struct run *r) {
     float *wide = run_memory(r, (size_t)count * 4);
     bf16 *narrow = run_memory(r, (size_t)count * 2), *expected = run_memory(r, (size_t)count * 2);
     for (int64_t i = 0; i < count; i++) { // every bf16 pattern, and rounding around it
-        uint32_t bits = (uint32_t)(i & 0xffff) << 16 | (uint32_t)(i % 3 == 0 ? 0x8000 : i % 3 == 1 ? 0x7fff : 0x8001);
+        uint32_t bits = (uint32_t)(i & 0xffff) << 16 | (uint32_t)(i % 3 == 0   ? 0x8000
+                                                                  : i % 3 == 1 ? 0x7fff
+                                                                               : 0x8001);
         memcpy(wide + i, &bits, 4);
         expected[i] = bf16_from_float(wide[i]);
     }
     d->convert(d, count, wide, DTYPE_F32, narrow, DTYPE_BF16);
     CHECK_BYTES(narrow, expected, (size_t)count * 2);
-    float *back = run_memory(r, (size_t)count * 4), *expected_back = run_memory(r, (size_t)count * 4);
+    float *back = run_memory(r, (size_t)count * 4),
+          *expected_back = run_memory(r, (size_t)count * 4);
     d->convert(d, count, narrow, DTYPE_BF16, back, DTYPE_F32);
     for (int64_t i = 0; i < count; i++) expected_back[i] = bf16_to_float(narrow[i]);
     CHECK_BYTES(back, expected_back, (size_t)count * 4);
@@ -89,19 +96,22 @@ static void embeddings(struct run *r) {
     struct device *d = &r->device;
     for (int s = 0; s < 4; s++) {
         int64_t tokens = shapes[s][0], width = shapes[s][1], rows = shapes[s][2];
-        struct values table = run_values(r, r->type, rows * width, 1), places = run_values(r, r->type, 16 * width, 1);
-        struct values out = run_output(r, r->type, tokens * width), dtable = run_output(r, DTYPE_F32, rows * width);
+        struct values table = run_values(r, r->type, rows * width, 1),
+                      places = run_values(r, r->type, 16 * width, 1);
+        struct values out = run_output(r, r->type, tokens * width),
+                      dtable = run_output(r, DTYPE_F32, rows * width);
         struct values dout = run_values(r, r->type, tokens * width, 1);
-        int32_t *id = run_memory(r, (size_t)tokens * 4), *position = run_memory(r, (size_t)tokens * 4);
+        int32_t *id = run_memory(r, (size_t)tokens * 4),
+                *position = run_memory(r, (size_t)tokens * 4);
         for (int64_t t = 0; t < tokens; t++) {
             id[t] = run_below(r, (int)rows);
             position[t] = run_below(r, 16);
         }
         for (int with = 0; with < 2; with++) {
-            d->embedding_forward(d, r->type, tokens, width, table.data, with ? places.data : NULL, id,
-                                 with ? position : NULL, out.data);
-            reference_embedding_forward(tokens, width, table.exact, with ? places.exact : NULL, id, position,
-                                        out.exact);
+            d->embedding_forward(d, r->type, tokens, width, table.data, with ? places.data : NULL,
+                                 id, with ? position : NULL, out.data);
+            reference_embedding_forward(tokens, width, table.exact, with ? places.exact : NULL, id,
+                                        position, out.exact);
             run_check(r, "embedding", &out, run_tolerance(r, 1e-7));
         }
         d->embedding_backward(d, r->type, tokens, width, rows, dout.data, id, dtable.data, true);
@@ -118,23 +128,30 @@ TEST(embeddings_equal_the_reference) {
 }
 
 static void losses(struct run *r) {
-    static const int64_t shapes[][3] = {{1, 2, 2}, {1, 50, 64}, {13, 17, 32}, {37, 1000, 1024}, {3, 32001, 32064}};
+    static const int64_t shapes[][3] = {
+        {1, 2, 2}, {1, 50, 64}, {13, 17, 32}, {37, 1000, 1024}, {3, 32001, 32064}};
     struct device *d = &r->device;
     for (int s = 0; s < 5; s++) {
-        int64_t tokens = shapes[s][0], vocab = shapes[s][1], stride = shapes[s][2], count = tokens * stride;
-        struct values logits = run_values(r, DTYPE_F32, count, 4), loss = run_output(r, DTYPE_F32, tokens);
+        int64_t tokens = shapes[s][0], vocab = shapes[s][1], stride = shapes[s][2],
+                count = tokens * stride;
+        struct values logits = run_values(r, DTYPE_F32, count, 4),
+                      loss = run_output(r, DTYPE_F32, tokens);
         struct values dlogits = run_output(r, r->type, count);
         int32_t *target = run_memory(r, (size_t)tokens * 4);
         for (int64_t t = 0; t < tokens; t++) target[t] = t % 5 == 3 ? -1 : run_below(r, (int)vocab);
-        d->cross_entropy(d, r->type, tokens, vocab, stride, logits.data, target, 0.25f, loss.data, dlogits.data);
-        reference_cross_entropy(tokens, vocab, stride, logits.exact, target, 0.25, loss.exact, dlogits.exact);
+        d->cross_entropy(d, r->type, tokens, vocab, stride, logits.data, target, 0.25f, loss.data,
+                         dlogits.data);
+        reference_cross_entropy(tokens, vocab, stride, logits.exact, target, 0.25, loss.exact,
+                                dlogits.exact);
         run_check(r, "loss", &loss, 3e-6);
         run_check(r, "loss gradient", &dlogits, run_tolerance(r, 1e-5));
         struct values alone = run_output(r, DTYPE_F32, tokens);
-        d->cross_entropy(d, r->type, tokens, vocab, stride, logits.data, target, 0.25f, alone.data, NULL);
+        d->cross_entropy(d, r->type, tokens, vocab, stride, logits.data, target, 0.25f, alone.data,
+                         NULL);
         CHECK_BYTES(alone.data, loss.data, (size_t)tokens * 4);
         // The gradient over the logits themselves.
-        d->cross_entropy(d, r->type, tokens, vocab, stride, logits.data, target, 0.25f, alone.data, logits.data);
+        d->cross_entropy(d, r->type, tokens, vocab, stride, logits.data, target, 0.25f, alone.data,
+                         logits.data);
         CHECK_BYTES(alone.data, loss.data, (size_t)tokens * 4);
         CHECK_BYTES(logits.data, dlogits.data, (size_t)count * dtype_bytes(r->type));
         free_owned(r);
@@ -155,10 +172,19 @@ static void optimizer(struct run *r) {
     memset(v.exact, 0, (size_t)count * 8);
     for (int step = 1; step <= 5; step++) {
         struct values g = run_values(r, DTYPE_F32, count, 0.01);
-        struct device_adamw a = {.count = count, .master = w.data, .moment1 = m.data, .moment2 = v.data,
-                                 .gradient = g.data, .weight = r->type == DTYPE_BF16 ? low.data : NULL,
-                                 .learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1,
-                                 .gradient_scale = 0.5, .step = step};
+        struct device_adamw a = {.count = count,
+                                 .master = w.data,
+                                 .moment1 = m.data,
+                                 .moment2 = v.data,
+                                 .gradient = g.data,
+                                 .weight = r->type == DTYPE_BF16 ? low.data : NULL,
+                                 .learning_rate = 0.01,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.95,
+                                 .eps = 1e-8,
+                                 .decay = 0.1,
+                                 .gradient_scale = 0.5,
+                                 .step = step};
         d->adamw(d, &a);
         struct reference_adamw ref = {0.01, 0.9, 0.95, 1e-8, 0.1, 0.5, step};
         reference_adamw(&ref, count, w.exact, m.exact, v.exact, g.exact);
@@ -167,7 +193,8 @@ static void optimizer(struct run *r) {
     run_check(r, "first moment", &m, 2e-6);
     run_check(r, "second moment", &v, 2e-6);
     for (int64_t i = 0; r->type == DTYPE_BF16 && i < count; i++)
-        CHECK(((bf16 *)low.data)[i] == bf16_from_float(((float *)w.data)[i])); // always round(master)
+        CHECK(((bf16 *)low.data)[i] ==
+              bf16_from_float(((float *)w.data)[i])); // always round(master)
 
     int64_t blocks = (count + DEVICE_NORM_BLOCK - 1) / DEVICE_NORM_BLOCK;
     struct values sums = run_output(r, DTYPE_F64, blocks);
@@ -188,9 +215,17 @@ static void small_steps(struct run *r) {
     float w = 1, m = 0, v = 0, g = 1;
     bf16 low = bf16_from_float(1);
     for (int step = 1; step <= 8; step++) {
-        struct device_adamw a = {.count = 1, .master = &w, .moment1 = &m, .moment2 = &v, .gradient = &g,
-                                 .weight = &low, .learning_rate = 0.001, .beta1 = 0.9, .beta2 = 0.999,
-                                 .gradient_scale = 1, .step = step};
+        struct device_adamw a = {.count = 1,
+                                 .master = &w,
+                                 .moment1 = &m,
+                                 .moment2 = &v,
+                                 .gradient = &g,
+                                 .weight = &low,
+                                 .learning_rate = 0.001,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.999,
+                                 .gradient_scale = 1,
+                                 .step = step};
         r->device.adamw(&r->device, &a);
     }
     CHECK_CLOSE(w, 0.992, 1e-6);

@@ -1,17 +1,20 @@
-// What the files of the CPU backend share: its state, and how the files under isa/ hand over their kernels.
+// What the files of the CPU backend share: its state, and how the files under isa/ hand over their
+// kernels.
 #pragma once
 #include "device/cpu/gemm.h"
 #include "device/device.h"
 
 struct cpu_device {
-    enum device_isa isa; // of the kernels
-    bool bf16_products;  // false: products of bf16 operands are computed in FP32 from converted copies
+    enum device_isa isa;  // of the kernels
+    bool bf16_products;   // false: products of bf16 operands are computed in FP32 from converted
+                          // copies
     bool attention_pairs; // bf16 attention multiplies pairs of bf16, see attention.c
     char name[96];
     struct gemm_cache products;
     unsigned char *workspace; // of the products
     uint64_t workspace_bytes;
-    unsigned char *own_workspace; // taken only when a product was not prepared or no workspace was set
+    unsigned char
+        *own_workspace; // taken only when a product was not prepared or no workspace was set
     uint64_t own_workspace_bytes;
 };
 
@@ -19,8 +22,9 @@ static inline struct cpu_device *cpu_device_of(struct device *device) {
     return device->state;
 }
 
-// Files under isa/ are compiled once per instruction set; what they export carries its name: ISA(norm_fill) is
-// norm_fill_avx512, norm_fill_avx2 or norm_fill_portable. A `fill` writes function pointers into the device.
+// Files under isa/ are compiled once per instruction set; what they export carries its name:
+// ISA(norm_fill) is norm_fill_avx512, norm_fill_avx2 or norm_fill_portable. A `fill` writes
+// function pointers into the device.
 #define ISA_JOIN2(name, isa) name##_##isa
 #define ISA_JOIN(name, isa) ISA_JOIN2(name, isa)
 #define ISA(name) ISA_JOIN(name, WEFT_ISA)

@@ -8,7 +8,8 @@
 static enum device_isa best_isa(void) {
 #ifdef WEFT_X86_64
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return DEVICE_ISA_PORTABLE;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+        return DEVICE_ISA_PORTABLE;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         return DEVICE_ISA_AVX512;
@@ -55,13 +56,17 @@ static void close_cpu(struct device *device) {
     device->state = NULL;
 }
 
-int device_cpu_open(struct device *device, const struct device_cpu_options *options, struct err *err) {
-    enum device_isa best = best_isa(), isa = options->limit == DEVICE_ISA_BEST ? best : options->limit;
+int device_cpu_open(struct device *device, const struct device_cpu_options *options,
+                    struct err *err) {
+    enum device_isa best = best_isa(),
+                    isa = options->limit == DEVICE_ISA_BEST ? best : options->limit;
     if (isa > best) {
-        return err_set(err, ERR_USAGE, "this processor has no %s instructions; the highest set it offers is %s",
+        return err_set(err, ERR_USAGE,
+                       "this processor has no %s instructions; the highest set it offers is %s",
                        isa_name(isa), isa_name(best));
     }
-    if (options->threads < 0) return err_set(err, ERR_USAGE, "%d threads: expected 0 (all) or more", options->threads);
+    if (options->threads < 0)
+        return err_set(err, ERR_USAGE, "%d threads: expected 0 (all) or more", options->threads);
     struct cpu_device *cpu = calloc(1, sizeof *cpu);
     if (!cpu) return err_set(err, ERR_MEMORY, "no memory for the CPU device");
     *device = (struct device){.state = cpu, .lane = options->lane, .close = close_cpu};

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double rate_of(struct device *device, enum dtype type, int64_t tokens, int64_t k, int64_t n, double seconds) {
+static double rate_of(struct device *device, enum dtype type, int64_t tokens, int64_t k, int64_t n,
+                      double seconds) {
     size_t size = dtype_bytes(type);
     struct device_weight weight = {.n = n, .k = k, .type = type};
     uint64_t packed_bytes = device->pack_bytes(device, &weight, false);
@@ -14,8 +15,10 @@ static double rate_of(struct device *device, enum dtype type, int64_t tokens, in
     double rate = 0;
     if (x && w && y && (packed || !packed_bytes)) {
         // Ones cost as much as any other numbers, zeros might not.
-        for (int64_t i = 0; i < tokens * k; i++) memcpy(x + (size_t)i * size, &(uint32_t){0x3f803f80}, size);
-        for (int64_t i = 0; i < n * k; i++) memcpy(w + (size_t)i * size, &(uint32_t){0x3c003c00}, size);
+        for (int64_t i = 0; i < tokens * k; i++)
+            memcpy(x + (size_t)i * size, &(uint32_t){0x3f803f80}, size);
+        for (int64_t i = 0; i < n * k; i++)
+            memcpy(w + (size_t)i * size, &(uint32_t){0x3c003c00}, size);
         weight.plain = w;
         weight.packed_forward = packed;
         if (packed) device->pack(device, &weight, false);

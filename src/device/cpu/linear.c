@@ -1,8 +1,10 @@
-// Products with weights: forward, input gradient, weight gradient, and packed copies of the weights.
+// Products with weights: forward, input gradient, weight gradient, and packed copies of the
+// weights.
 //
-// Where the processor multiplies bf16 itself the operands go to oneDNN as they are; elsewhere they are converted to FP32 in
-// the workspace, multiplied there, and the result is rounded once. Weight gradients run in chunks of DEVICE_TOKEN_CHUNK
-// tokens, one after the other, so that no split over threads can change the order of a sum.
+// Where the processor multiplies bf16 itself the operands go to oneDNN as they are; elsewhere they
+// are converted to FP32 in the workspace, multiplied there, and the result is rounded once. Weight
+// gradients run in chunks of DEVICE_TOKEN_CHUNK tokens, one after the other, so that no split over
+// threads can change the order of a sum.
 #include "base/log.h"
 #include "device/cpu/cpu.h"
 #include <omp.h>
@@ -23,10 +25,12 @@ static bool converts(const struct cpu_device *cpu, enum dtype type) {
     return type == DTYPE_BF16 && !cpu->bf16_products;
 }
 
-// oneDNN reads a plain FP32 B in place. When its rows lie a multiple of 4 KiB apart, a column of it falls into one set of
-// the first cache and the product runs at half speed (measured with 3072 columns): a copy with other strides is cheap.
+// oneDNN reads a plain FP32 B in place. When its rows lie a multiple of 4 KiB apart, a column of it
+// falls into one set of the first cache and the product runs at half speed (measured with 3072
+// columns): a copy with other strides is cheap.
 static bool needs_spread(const struct gemm_spec *spec) {
-    return spec->in_type == DTYPE_F32 && !spec->b_packed && !spec->b_transposed && spec->b_stride % 1024 == 0;
+    return spec->in_type == DTYPE_F32 && !spec->b_packed && !spec->b_transposed &&
+           spec->b_stride % 1024 == 0;
 }
 
 static int64_t spread(int64_t stride) {
@@ -64,8 +68,9 @@ static uint64_t plan_bytes(const struct plan *plan, const struct gemm_entry *ent
 }
 
 // Rows from one stride and type to another.
-static void convert_rows(struct device *device, int64_t rows, int64_t columns, const void *from, int64_t from_stride,
-                         enum dtype from_type, void *to, int64_t to_stride, enum dtype to_type) {
+static void convert_rows(struct device *device, int64_t rows, int64_t columns, const void *from,
+                         int64_t from_stride, enum dtype from_type, void *to, int64_t to_stride,
+                         enum dtype to_type) {
     if (from_stride == columns && to_stride == columns) {
         struct record_lane *lane = device->lane; // this time belongs to the product
         device->lane = NULL;
@@ -75,7 +80,8 @@ static void convert_rows(struct device *device, int64_t rows, int64_t columns, c
     }
 #pragma omp parallel for schedule(static) num_threads(device->threads)
     for (int64_t i = 0; i < rows; i++) {
-        const char *source = (const char *)from + (size_t)(i * from_stride) * dtype_bytes(from_type);
+        const char *source =
+            (const char *)from + (size_t)(i * from_stride) * dtype_bytes(from_type);
         char *target = (char *)to + (size_t)(i * to_stride) * dtype_bytes(to_type);
         if (from_type == to_type) {
             memcpy(target, source, (size_t)columns * dtype_bytes(to_type));
@@ -97,7 +103,8 @@ static unsigned char *workspace_of(struct cpu_device *cpu, uint64_t bytes) {
         cpu->own_workspace = aligned_alloc(64, round_64(bytes));
         if (!cpu->own_workspace) {
             struct err err = {0};
-            (void)err_set(&err, ERR_MEMORY, "no memory for %llu bytes of product workspace", (unsigned long long)bytes);
+            (void)err_set(&err, ERR_MEMORY, "no memory for %llu bytes of product workspace",
+                          (unsigned long long)bytes);
             give_up(&err);
         }
         cpu->own_workspace_bytes = bytes;
@@ -106,8 +113,8 @@ static unsigned char *workspace_of(struct cpu_device *cpu, uint64_t bytes) {
 }
 
 // One product, converted where needed. `b_ready`: b is packed (or, when converting, FP32 already).
-static void product(struct device *device, const struct gemm_spec *spec, bool b_ready, const void *a, const void *b,
-                    const float *bias, void *c) {
+static void product(struct device *device, const struct gemm_spec *spec, bool b_ready,
+                    const void *a, const void *b, const float *bias, void *c) {
     struct cpu_device *cpu = cpu_device_of(device);
     struct plan plan = plan_of(cpu, *spec, b_ready);
     struct gemm_entry *entry = gemm_find(&cpu->products, &plan.spec);
@@ -123,52 +130,77 @@ static void product(struct device *device, const struct gemm_spec *spec, bool b_
     void *used_c = c;
     if (plan.a_bytes) {
         bool t = spec->a_transposed;
-        convert_rows(device, t ? spec->inner : spec->rows, t ? spec->rows : spec->inner, a, spec->a_stride, DTYPE_BF16,
-                     at, plan.spec.a_stride, DTYPE_F32);
+        convert_rows(device, t ? spec->inner : spec->rows, t ? spec->rows : spec->inner, a,
+                     spec->a_stride, DTYPE_BF16, at, plan.spec.a_stride, DTYPE_F32);
         used_a = at;
         at += plan.a_bytes;
     }
     if (plan.b_bytes) {
         bool t = spec->b_transposed;
-        convert_rows(device, t ? spec->columns : spec->inner, t ? spec->inner : spec->columns, b, spec->b_stride,
-                     spec->in_type, at, plan.spec.b_stride, DTYPE_F32);
+        convert_rows(device, t ? spec->columns : spec->inner, t ? spec->inner : spec->columns, b,
+                     spec->b_stride, spec->in_type, at, plan.spec.b_stride, DTYPE_F32);
         used_b = at;
         at += plan.b_bytes;
     }
     if (plan.c_bytes) used_c = at;
     gemm_run(&cpu->products, entry, used_a, used_b, bias, used_c, scratch);
     if (plan.c_bytes) {
-        convert_rows(device, spec->rows, spec->columns, used_c, spec->columns, DTYPE_F32, c, spec->c_stride,
-                     spec->out_type);
+        convert_rows(device, spec->rows, spec->columns, used_c, spec->columns, DTYPE_F32, c,
+                     spec->c_stride, spec->out_type);
     }
 }
 
-static struct gemm_spec forward_spec(const struct device_weight *w, int64_t tokens, int64_t x_stride, int64_t y_stride,
-                                     enum dtype y_type, bool bias) {
-    return (struct gemm_spec){.rows = tokens, .columns = w->n, .inner = w->k, .a_stride = x_stride, .b_stride = w->k,
-                              .c_stride = y_stride, .b_transposed = true, .b_packed = w->packed_forward != NULL,
-                              .bias = bias, .in_type = w->type, .out_type = y_type};
+static struct gemm_spec forward_spec(const struct device_weight *w, int64_t tokens,
+                                     int64_t x_stride, int64_t y_stride, enum dtype y_type,
+                                     bool bias) {
+    return (struct gemm_spec){.rows = tokens,
+                              .columns = w->n,
+                              .inner = w->k,
+                              .a_stride = x_stride,
+                              .b_stride = w->k,
+                              .c_stride = y_stride,
+                              .b_transposed = true,
+                              .b_packed = w->packed_forward != NULL,
+                              .bias = bias,
+                              .in_type = w->type,
+                              .out_type = y_type};
 }
 
-static struct gemm_spec input_spec(const struct device_weight *w, int64_t tokens, int64_t dy_stride, int64_t dx_stride) {
-    return (struct gemm_spec){.rows = tokens, .columns = w->k, .inner = w->n, .a_stride = dy_stride, .b_stride = w->k,
-                              .c_stride = dx_stride, .b_packed = w->packed_backward != NULL, .in_type = w->type,
+static struct gemm_spec input_spec(const struct device_weight *w, int64_t tokens, int64_t dy_stride,
+                                   int64_t dx_stride) {
+    return (struct gemm_spec){.rows = tokens,
+                              .columns = w->k,
+                              .inner = w->n,
+                              .a_stride = dy_stride,
+                              .b_stride = w->k,
+                              .c_stride = dx_stride,
+                              .b_packed = w->packed_backward != NULL,
+                              .in_type = w->type,
                               .out_type = w->type};
 }
 
-static struct gemm_spec weight_spec(const struct device_weight *w, int64_t tokens, int64_t dy_stride, int64_t x_stride,
-                                    bool add) {
-    return (struct gemm_spec){.rows = w->n, .columns = w->k, .inner = tokens, .a_stride = dy_stride,
-                              .b_stride = x_stride, .c_stride = w->k, .a_transposed = true, .add = add,
-                              .in_type = w->type, .out_type = DTYPE_F32};
+static struct gemm_spec weight_spec(const struct device_weight *w, int64_t tokens,
+                                    int64_t dy_stride, int64_t x_stride, bool add) {
+    return (struct gemm_spec){.rows = w->n,
+                              .columns = w->k,
+                              .inner = tokens,
+                              .a_stride = dy_stride,
+                              .b_stride = x_stride,
+                              .c_stride = w->k,
+                              .a_transposed = true,
+                              .add = add,
+                              .in_type = w->type,
+                              .out_type = DTYPE_F32};
 }
 
-static uint64_t pack_bytes(struct device *device, const struct device_weight *weight, bool backward) {
+static uint64_t pack_bytes(struct device *device, const struct device_weight *weight,
+                           bool backward) {
     struct cpu_device *cpu = cpu_device_of(device);
     if (converts(cpu, weight->type)) return round_64((uint64_t)(weight->n * weight->k) * 4);
     omp_set_num_threads(device->threads);
-    struct gemm_spec spec = backward ? input_spec(weight, 1024, weight->n, weight->k)
-                                     : forward_spec(weight, 1024, weight->k, weight->n, weight->type, false);
+    struct gemm_spec spec =
+        backward ? input_spec(weight, 1024, weight->n, weight->k)
+                 : forward_spec(weight, 1024, weight->k, weight->n, weight->type, false);
     return gemm_pack_bytes(&cpu->products, &spec);
 }
 
@@ -177,19 +209,21 @@ static void pack(struct device *device, const struct device_weight *weight, bool
     double begin = record_begin(device->lane);
     void *packed = backward ? weight->packed_backward : weight->packed_forward;
     if (converts(cpu, weight->type)) {
-        device->convert(device, weight->n * weight->k, weight->plain, DTYPE_BF16, packed, DTYPE_F32);
+        device->convert(device, weight->n * weight->k, weight->plain, DTYPE_BF16, packed,
+                        DTYPE_F32);
     } else {
         omp_set_num_threads(device->threads);
         struct err err = {0};
-        struct gemm_spec spec = backward ? input_spec(weight, 1024, weight->n, weight->k)
-                                         : forward_spec(weight, 1024, weight->k, weight->n, weight->type, false);
+        struct gemm_spec spec =
+            backward ? input_spec(weight, 1024, weight->n, weight->k)
+                     : forward_spec(weight, 1024, weight->k, weight->n, weight->type, false);
         if (gemm_pack(&cpu->products, &spec, weight->plain, packed, &err)) give_up(&err);
     }
     record_end(device->lane, RECORD_PACK, "pack", -1, begin);
 }
 
-static int prepare_one(struct cpu_device *cpu, const struct gemm_spec *spec, bool b_ready, uint64_t *most,
-                       struct err *err) {
+static int prepare_one(struct cpu_device *cpu, const struct gemm_spec *spec, bool b_ready,
+                       uint64_t *most, struct err *err) {
     struct plan plan = plan_of(cpu, *spec, b_ready);
     struct gemm_entry *entry = gemm_prepare(&cpu->products, &plan.spec, err);
     if (!entry) return -1;
@@ -198,19 +232,21 @@ static int prepare_one(struct cpu_device *cpu, const struct gemm_spec *spec, boo
     return 0;
 }
 
-static int prepare_linear(struct device *device, const struct device_weight *weight, char kind, int64_t tokens,
-                          int64_t x_stride, int64_t y_stride, enum dtype out_type, uint64_t *workspace_bytes,
-                          struct err *err) {
+static int prepare_linear(struct device *device, const struct device_weight *weight, char kind,
+                          int64_t tokens, int64_t x_stride, int64_t y_stride, enum dtype out_type,
+                          uint64_t *workspace_bytes, struct err *err) {
     struct cpu_device *cpu = cpu_device_of(device);
     uint64_t most = 0;
     omp_set_num_threads(device->threads);
     if (tokens < 1 || weight->n < 1 || weight->k < 1) {
-        return err_set(err, ERR_INTERNAL, "a product of %lld tokens with a weight [%lld, %lld]: all must be positive",
+        return err_set(err, ERR_INTERNAL,
+                       "a product of %lld tokens with a weight [%lld, %lld]: all must be positive",
                        (long long)tokens, (long long)weight->n, (long long)weight->k);
     }
     if (kind == 'f') {
         for (int bias = 0; bias < 2; bias++) {
-            struct gemm_spec spec = forward_spec(weight, tokens, x_stride, y_stride, out_type, bias);
+            struct gemm_spec spec =
+                forward_spec(weight, tokens, x_stride, y_stride, out_type, bias);
             if (prepare_one(cpu, &spec, weight->packed_forward != NULL, &most, err)) return -1;
         }
     } else if (kind == 'i') {
@@ -219,9 +255,11 @@ static int prepare_linear(struct device *device, const struct device_weight *wei
     } else {
         int64_t rest = tokens % DEVICE_TOKEN_CHUNK;
         for (int add = 0; add < 2; add++) {
-            struct gemm_spec whole = weight_spec(weight, DEVICE_TOKEN_CHUNK, y_stride, x_stride, add);
+            struct gemm_spec whole =
+                weight_spec(weight, DEVICE_TOKEN_CHUNK, y_stride, x_stride, add);
             struct gemm_spec last = weight_spec(weight, rest, y_stride, x_stride, add);
-            if (tokens >= DEVICE_TOKEN_CHUNK && prepare_one(cpu, &whole, false, &most, err)) return -1;
+            if (tokens >= DEVICE_TOKEN_CHUNK && prepare_one(cpu, &whole, false, &most, err))
+                return -1;
             if (rest && prepare_one(cpu, &last, false, &most, err)) return -1;
         }
     }
@@ -229,8 +267,9 @@ static int prepare_linear(struct device *device, const struct device_weight *wei
     return 0;
 }
 
-static void linear_forward(struct device *device, const struct device_weight *weight, int64_t tokens, const void *x,
-                           int64_t x_stride, const float *bias, void *y, int64_t y_stride, enum dtype y_type) {
+static void linear_forward(struct device *device, const struct device_weight *weight,
+                           int64_t tokens, const void *x, int64_t x_stride, const float *bias,
+                           void *y, int64_t y_stride, enum dtype y_type) {
     double begin = record_begin(device->lane);
     omp_set_num_threads(device->threads);
     struct gemm_spec spec = forward_spec(weight, tokens, x_stride, y_stride, y_type, bias != NULL);
@@ -239,8 +278,9 @@ static void linear_forward(struct device *device, const struct device_weight *we
     record_end(device->lane, RECORD_GEMM, "forward product", -1, begin);
 }
 
-static void linear_backward_input(struct device *device, const struct device_weight *weight, int64_t tokens,
-                                  const void *dy, int64_t dy_stride, void *dx, int64_t dx_stride) {
+static void linear_backward_input(struct device *device, const struct device_weight *weight,
+                                  int64_t tokens, const void *dy, int64_t dy_stride, void *dx,
+                                  int64_t dx_stride) {
     double begin = record_begin(device->lane);
     omp_set_num_threads(device->threads);
     struct gemm_spec spec = input_spec(weight, tokens, dy_stride, dx_stride);
@@ -249,15 +289,16 @@ static void linear_backward_input(struct device *device, const struct device_wei
     record_end(device->lane, RECORD_GEMM, "input gradient product", -1, begin);
 }
 
-static void linear_backward_weight(struct device *device, const struct device_weight *weight, int64_t tokens,
-                                   const void *dy, int64_t dy_stride, const void *x, int64_t x_stride, float *dw,
-                                   bool store) {
+static void linear_backward_weight(struct device *device, const struct device_weight *weight,
+                                   int64_t tokens, const void *dy, int64_t dy_stride, const void *x,
+                                   int64_t x_stride, float *dw, bool store) {
     double begin = record_begin(device->lane);
     omp_set_num_threads(device->threads);
     size_t size = dtype_bytes(weight->type);
     for (int64_t first = 0; first < tokens; first += DEVICE_TOKEN_CHUNK) {
         int64_t count = tokens - first < DEVICE_TOKEN_CHUNK ? tokens - first : DEVICE_TOKEN_CHUNK;
-        struct gemm_spec spec = weight_spec(weight, count, dy_stride, x_stride, !(store && first == 0));
+        struct gemm_spec spec =
+            weight_spec(weight, count, dy_stride, x_stride, !(store && first == 0));
         product(device, &spec, false, (const char *)dy + (size_t)(first * dy_stride) * size,
                 (const char *)x + (size_t)(first * x_stride) * size, NULL, dw);
     }

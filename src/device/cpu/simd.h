@@ -1,6 +1,7 @@
-// Vectors of SIMD_WIDTH floats for the kernels under isa/, written with the compiler's vector types: the same source
-// becomes AVX-512, AVX2 or whatever the baseline has (SSE2, NEON). Only rounding, reciprocal roots and
-// conversions need care; exp is a polynomial of about one unit in the last place.
+// Vectors of SIMD_WIDTH floats for the kernels under isa/, written with the compiler's vector
+// types: the same source becomes AVX-512, AVX2 or whatever the baseline has (SSE2, NEON). Only
+// rounding, reciprocal roots and conversions need care; exp is a polynomial of about one unit in
+// the last place.
 #pragma once
 #include "base/dtype.h"
 #include <math.h>
@@ -46,7 +47,8 @@ SIMD_INLINE simd_f simd_from_bf16(simd_h h) {
 // Round to nearest even, NaN stays NaN: the same as bf16_from_float.
 SIMD_INLINE simd_h simd_to_bf16(simd_f x) {
 #if defined WEFT_ISA_avx512
-    __m512i word = (__m512i)x, odd = _mm512_and_si512(_mm512_srli_epi32(word, 16), _mm512_set1_epi32(1));
+    __m512i word = (__m512i)x,
+            odd = _mm512_and_si512(_mm512_srli_epi32(word, 16), _mm512_set1_epi32(1));
     __m512i sum = _mm512_add_epi32(_mm512_add_epi32(word, _mm512_set1_epi32(0x7fff)), odd);
     __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
     sum = _mm512_mask_or_epi32(sum, nan, word, _mm512_set1_epi32(0x400000));
@@ -122,7 +124,8 @@ SIMD_INLINE simd_f simd_round(simd_f x, enum dtype type) {
 SIMD_INLINE simd_f simd_select(simd_i mask, simd_f a, simd_f b) {
     return (simd_f)((mask & (simd_i)a) | (~mask & (simd_i)b));
 }
-// Where one of the two is NaN the result is `b`: limits are written simd_max(limit, x), which keeps NaN.
+// Where one of the two is NaN the result is `b`: limits are written simd_max(limit, x), which keeps
+// NaN.
 SIMD_INLINE simd_f simd_max(simd_f a, simd_f b) {
 #if defined WEFT_ISA_avx512
     return (simd_f)_mm512_max_ps((__m512)a, (__m512)b);
@@ -167,7 +170,8 @@ SIMD_INLINE float simd_max_lane(simd_f x) {
     return best;
 }
 
-// 2^n p for whole n; p near 1. Without the instruction n is put into the exponent in two steps, since 2^128 is no float.
+// 2^n p for whole n; p near 1. Without the instruction n is put into the exponent in two steps,
+// since 2^128 is no float.
 SIMD_INLINE simd_f simd_scale(simd_f p, simd_f n, simd_f n_plus_magic) {
 #if defined WEFT_ISA_avx512
     (void)n_plus_magic;
@@ -179,8 +183,9 @@ SIMD_INLINE simd_f simd_scale(simd_f p, simd_f n, simd_f n_plus_magic) {
 #endif
 }
 
-// e^x, about 1 unit in the last place; 0 far below, infinity above 88.7, NaN for NaN. x = n ln 2 + r with |r| <= ln 2 / 2,
-// the logarithm in two parts (Cody and Waite), the Taylor polynomial of degree 7 in r, then 2^n.
+// e^x, about 1 unit in the last place; 0 far below, infinity above 88.7, NaN for NaN. x = n ln 2 +
+// r with |r| <= ln 2 / 2, the logarithm in two parts (Cody and Waite), the Taylor polynomial of
+// degree 7 in r, then 2^n.
 SIMD_INLINE simd_f simd_exp(simd_f x) {
     simd_f c = simd_min(simd_set(89.0f), simd_max(simd_set(-106.0f), x));
     const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void interval(const struct reference_attention *a, int64_t query, int64_t *from, int64_t *to) {
+static void interval(const struct reference_attention *a, int64_t query, int64_t *from,
+                     int64_t *to) {
     *from = a->from[query];
     *to = a->to[query];
     if (a->window > 0 && *to - *from > a->window) *from = *to - a->window;
@@ -17,7 +18,8 @@ static double dot(const double *x, const double *y, int count) {
 }
 
 // p[j] = softmax of scale q k_j over the interval; returns the log of the sum of exponentials.
-static double probabilities(const struct reference_attention *a, int64_t query, int head, double *p) {
+static double probabilities(const struct reference_attention *a, int64_t query, int head,
+                            double *p) {
     int64_t from, to, kv_width = (int64_t)a->kv_heads * a->head_dim;
     int kv_head = head / (a->heads / a->kv_heads);
     const double *q = a->q + (query * a->heads + head) * a->head_dim;
@@ -44,16 +46,18 @@ void reference_attention_forward(const struct reference_attention *a, double *ou
             if (lse) lse[h * a->queries + i] = log_sum;
             interval(a, i, &from, &to);
             for (int64_t j = from; j < to; j++) {
-                for (int d = 0; d < a->head_dim; d++) o[d] += p[j] * a->v[j * kv_width + kv_head * a->head_dim + d];
+                for (int d = 0; d < a->head_dim; d++)
+                    o[d] += p[j] * a->v[j * kv_width + kv_head * a->head_dim + d];
             }
         }
     }
     free(p);
 }
 
-// With P the probabilities: dV = P^T dO, dP = dO V^T, dS = P (dP - sum_j P dP), dQ = scale dS K, dK = scale dS^T Q.
-static void backward_row(const struct reference_attention *a, int64_t i, int h, const double *dout, double *p, double *dp,
-                         double *dq, double *dk, double *dv) {
+// With P the probabilities: dV = P^T dO, dP = dO V^T, dS = P (dP - sum_j P dP), dQ = scale dS K, dK
+// = scale dS^T Q.
+static void backward_row(const struct reference_attention *a, int64_t i, int h, const double *dout,
+                         double *p, double *dp, double *dq, double *dk, double *dv) {
     int64_t from, to, kv_width = (int64_t)a->kv_heads * a->head_dim;
     int64_t column = (int64_t)(h / (a->heads / a->kv_heads)) * a->head_dim;
     int64_t at = (i * a->heads + h) * a->head_dim;
@@ -74,8 +78,8 @@ static void backward_row(const struct reference_attention *a, int64_t i, int h, 
     }
 }
 
-void reference_attention_backward(const struct reference_attention *a, const double *dout, double *dq, double *dk,
-                                  double *dv) {
+void reference_attention_backward(const struct reference_attention *a, const double *dout,
+                                  double *dq, double *dk, double *dv) {
     double *p = malloc((size_t)(a->keys + 1) * 2 * sizeof *p);
     if (!p) abort();
     size_t kv_bytes = (size_t)(a->keys * a->kv_heads * a->head_dim) * sizeof(double);

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-void reference_linear_forward(int64_t tokens, int64_t n, int64_t k, const double *x, const double *w, const double *bias,
-                              double *y) {
+void reference_linear_forward(int64_t tokens, int64_t n, int64_t k, const double *x,
+                              const double *w, const double *bias, double *y) {
     for (int64_t t = 0; t < tokens; t++) {
         for (int64_t j = 0; j < n; j++) {
             double sum = bias ? bias[j] : 0;
@@ -14,8 +14,9 @@ void reference_linear_forward(int64_t tokens, int64_t n, int64_t k, const double
     }
 }
 
-void reference_linear_backward(int64_t tokens, int64_t n, int64_t k, const double *dy, const double *x, const double *w,
-                               double *dx, double *dw, double *dbias) {
+void reference_linear_backward(int64_t tokens, int64_t n, int64_t k, const double *dy,
+                               const double *x, const double *w, double *dx, double *dw,
+                               double *dbias) {
     memset(dx, 0, (size_t)(tokens * k) * sizeof(double));
     memset(dw, 0, (size_t)(n * k) * sizeof(double));
     memset(dbias, 0, (size_t)n * sizeof(double));
@@ -31,25 +32,27 @@ void reference_linear_backward(int64_t tokens, int64_t n, int64_t k, const doubl
     }
 }
 
-void reference_embedding_forward(int64_t tokens, int64_t width, const double *table, const double *positions,
-                                 const int32_t *id, const int32_t *position, double *out) {
+void reference_embedding_forward(int64_t tokens, int64_t width, const double *table,
+                                 const double *positions, const int32_t *id,
+                                 const int32_t *position, double *out) {
     for (int64_t t = 0; t < tokens; t++) {
         for (int64_t i = 0; i < width; i++) {
-            out[t * width + i] = table[id[t] * width + i] + (positions ? positions[position[t] * width + i] : 0);
+            out[t * width + i] =
+                table[id[t] * width + i] + (positions ? positions[position[t] * width + i] : 0);
         }
     }
 }
 
-void reference_embedding_backward(int64_t tokens, int64_t width, int64_t rows, const double *dout, const int32_t *id,
-                                  double *dtable) {
+void reference_embedding_backward(int64_t tokens, int64_t width, int64_t rows, const double *dout,
+                                  const int32_t *id, double *dtable) {
     memset(dtable, 0, (size_t)(rows * width) * sizeof(double));
     for (int64_t t = 0; t < tokens; t++) {
         for (int64_t i = 0; i < width; i++) dtable[id[t] * width + i] += dout[t * width + i];
     }
 }
 
-void reference_cross_entropy(int64_t tokens, int64_t vocab, int64_t stride, const double *logits, const int32_t *target,
-                             double scale, double *loss, double *dlogits) {
+void reference_cross_entropy(int64_t tokens, int64_t vocab, int64_t stride, const double *logits,
+                             const int32_t *target, double scale, double *loss, double *dlogits) {
     memset(dlogits, 0, (size_t)(tokens * stride) * sizeof(double));
     for (int64_t t = 0; t < tokens; t++) {
         loss[t] = 0;
@@ -65,8 +68,8 @@ void reference_cross_entropy(int64_t tokens, int64_t vocab, int64_t stride, cons
     }
 }
 
-void reference_adamw(const struct reference_adamw *a, int64_t count, double *master, double *moment1, double *moment2,
-                     const double *gradient) {
+void reference_adamw(const struct reference_adamw *a, int64_t count, double *master,
+                     double *moment1, double *moment2, const double *gradient) {
     for (int64_t i = 0; i < count; i++) {
         double g = gradient[i] * a->gradient_scale;
         moment1[i] = a->beta1 * moment1[i] + (1 - a->beta1) * g;

@@ -4,7 +4,8 @@
 #include <string.h>
 
 // y = xhat weight + bias with xhat = (x - mean) rstd over one row
-static void row_statistics(const double *x, int64_t width, bool centred, double eps, double *mean, double *rstd) {
+static void row_statistics(const double *x, int64_t width, bool centred, double eps, double *mean,
+                           double *rstd) {
     double sum = 0, squares = 0;
     for (int64_t i = 0; i < width; i++) sum += x[i];
     *mean = centred ? sum / (double)width : 0;
@@ -12,16 +13,18 @@ static void row_statistics(const double *x, int64_t width, bool centred, double 
     *rstd = 1 / sqrt(squares / (double)width + eps);
 }
 
-static void norm_row(const double *x, int64_t width, bool centred, double eps, const double *weight, const double *bias,
-                     double *y) {
+static void norm_row(const double *x, int64_t width, bool centred, double eps, const double *weight,
+                     const double *bias, double *y) {
     double mean, rstd;
     row_statistics(x, width, centred, eps, &mean, &rstd);
-    for (int64_t i = 0; i < width; i++) y[i] = (x[i] - mean) * rstd * weight[i] + (bias ? bias[i] : 0);
+    for (int64_t i = 0; i < width; i++)
+        y[i] = (x[i] - mean) * rstd * weight[i] + (bias ? bias[i] : 0);
 }
 
 // dweight and dbias are added to.
-static void norm_row_backward(const double *x, int64_t width, bool centred, double eps, const double *weight,
-                              const double *dy, double *dx, double *dweight, double *dbias) {
+static void norm_row_backward(const double *x, int64_t width, bool centred, double eps,
+                              const double *weight, const double *dy, double *dx, double *dweight,
+                              double *dbias) {
     double mean, rstd, sum = 0, product = 0;
     row_statistics(x, width, centred, eps, &mean, &rstd);
     for (int64_t i = 0; i < width; i++) {
@@ -33,23 +36,25 @@ static void norm_row_backward(const double *x, int64_t width, bool centred, doub
     }
     for (int64_t i = 0; i < width; i++) {
         double xhat = (x[i] - mean) * rstd;
-        dx[i] = rstd * (dy[i] * weight[i] - (centred ? sum / (double)width : 0) - xhat * product / (double)width);
+        dx[i] = rstd * (dy[i] * weight[i] - (centred ? sum / (double)width : 0) -
+                        xhat * product / (double)width);
     }
 }
 
 void reference_norm_forward(const struct reference_norm *a, double *y) {
     for (int64_t t = 0; t < a->tokens; t++) {
-        norm_row(a->x + t * a->width, a->width, a->centred, a->eps, a->weight, a->bias, y + t * a->width);
+        norm_row(a->x + t * a->width, a->width, a->centred, a->eps, a->weight, a->bias,
+                 y + t * a->width);
     }
 }
 
-void reference_norm_backward(const struct reference_norm *a, const double *dy, double *dx, double *dweight,
-                             double *dbias) {
+void reference_norm_backward(const struct reference_norm *a, const double *dy, double *dx,
+                             double *dweight, double *dbias) {
     memset(dweight, 0, (size_t)a->width * sizeof(double));
     if (dbias) memset(dbias, 0, (size_t)a->width * sizeof(double));
     for (int64_t t = 0; t < a->tokens; t++) {
-        norm_row_backward(a->x + t * a->width, a->width, a->centred, a->eps, a->weight, dy + t * a->width,
-                          dx + t * a->width, dweight, dbias);
+        norm_row_backward(a->x + t * a->width, a->width, a->centred, a->eps, a->weight,
+                          dy + t * a->width, dx + t * a->width, dweight, dbias);
     }
 }
 
@@ -71,7 +76,8 @@ static void turn(const struct reference_rope *a, int64_t t, double *head, double
     int half = a->head_dim / 2;
     if (!a->cosine) return;
     for (int i = 0; i < half; i++) {
-        double c = a->cosine[a->position[t] * half + i], s = direction * a->sine[a->position[t] * half + i];
+        double c = a->cosine[a->position[t] * half + i],
+               s = direction * a->sine[a->position[t] * half + i];
         double x = head[i], y = head[i + half];
         head[i] = x * c - y * s;
         head[i + half] = y * c + x * s;
@@ -94,8 +100,8 @@ void reference_rope_forward(const struct reference_rope *a, double *out) {
     }
 }
 
-void reference_rope_backward(const struct reference_rope *a, const double *dout, double *dqkv, double *dq_norm,
-                             double *dk_norm) {
+void reference_rope_backward(const struct reference_rope *a, const double *dout, double *dqkv,
+                             double *dq_norm, double *dk_norm) {
     int64_t row = ((int64_t)a->heads + 2 * a->kv_heads) * a->head_dim;
     memcpy(dqkv, dout, (size_t)(a->tokens * row) * sizeof(double));
     for (int which = 0; which < 2; which++) {
@@ -108,7 +114,8 @@ void reference_rope_backward(const struct reference_rope *a, const double *dout,
             const double *x = a->qkv + t * row + s.offset;
             for (int h = 0; h < s.heads; h++) turn(a, t, d + (int64_t)h * a->head_dim, -1);
             for (int64_t i = 0; s.weight && i < (int64_t)s.heads * a->head_dim; i += width) {
-                norm_row_backward(x + i, width, false, a->eps, s.weight, d + i, d + i, dweight, NULL);
+                norm_row_backward(x + i, width, false, a->eps, s.weight, d + i, d + i, dweight,
+                                  NULL);
             }
         }
     }
@@ -125,11 +132,12 @@ void reference_swiglu_forward(int64_t tokens, int64_t ffn, const double *gate_up
     }
 }
 
-void reference_swiglu_backward(int64_t tokens, int64_t ffn, const double *gate_up, const double *dout,
-                               double *dgate_up) {
+void reference_swiglu_backward(int64_t tokens, int64_t ffn, const double *gate_up,
+                               const double *dout, double *dgate_up) {
     for (int64_t t = 0; t < tokens; t++) {
         for (int64_t i = 0; i < ffn; i++) {
-            double gate = gate_up[t * 2 * ffn + i], up = gate_up[t * 2 * ffn + ffn + i], d = dout[t * ffn + i];
+            double gate = gate_up[t * 2 * ffn + i], up = gate_up[t * 2 * ffn + ffn + i],
+                   d = dout[t * ffn + i];
             double s = 1 / (1 + exp(-gate));
             dgate_up[t * 2 * ffn + i] = d * up * (s + gate * s * (1 - s));
             dgate_up[t * 2 * ffn + ffn + i] = d * gate * s;

@@ -1,8 +1,9 @@
-// Softmax cross-entropy with its gradient: a row of logits is read for its maximum, then, from the cache, for the sum of
-// exponentials and the gradient.
+// Softmax cross-entropy with its gradient: a row of logits is read for its maximum, then, from the
+// cache, for the sum of exponentials and the gradient.
 //
-// The gradient may overlay the logits. With a smaller element row i of the gradient then lies where row i / 2 of the logits
-// stood, so rows run in waves 0, 1, 2-3, 4-7, ...: a wave overwrites only what an earlier wave has used.
+// The gradient may overlay the logits. With a smaller element row i of the gradient then lies where
+// row i / 2 of the logits stood, so rows run in waves 0, 1, 2-3, 4-7, ...: a wave overwrites only
+// what an earlier wave has used.
 #include "device/cpu/cpu.h"
 #include "device/cpu/simd.h"
 
@@ -35,8 +36,9 @@ SIMD_INLINE void zero_row(void *out, int64_t first, int64_t end, enum dtype type
     memset((char *)out + (size_t)first * size, 0, (size_t)(end - first) * size);
 }
 
-SIMD_INLINE void loss_row(int64_t t, int64_t vocab, int64_t stride, const float *logits, int32_t target, float scale,
-                          float *loss, void *dlogits, enum dtype type) {
+SIMD_INLINE void loss_row(int64_t t, int64_t vocab, int64_t stride, const float *logits,
+                          int32_t target, float scale, float *loss, void *dlogits,
+                          enum dtype type) {
     const float *x = logits + t * stride;
     void *dx = dlogits ? (char *)dlogits + (size_t)(t * stride) * dtype_bytes(type) : NULL;
     if (target < 0) {
@@ -59,9 +61,9 @@ SIMD_INLINE void loss_row(int64_t t, int64_t vocab, int64_t stride, const float 
     zero_row(dx, vocab, stride, type);
 }
 
-static void rows_between(struct device *device, enum dtype type, int64_t first, int64_t end, int64_t vocab,
-                         int64_t stride, const float *logits, const int32_t *target, float scale, float *loss,
-                         void *dlogits) {
+static void rows_between(struct device *device, enum dtype type, int64_t first, int64_t end,
+                         int64_t vocab, int64_t stride, const float *logits, const int32_t *target,
+                         float scale, float *loss, void *dlogits) {
 #pragma omp parallel for schedule(static) num_threads(device->threads)
     for (int64_t t = first; t < end; t++) {
         if (type == DTYPE_BF16) {
@@ -72,16 +74,18 @@ static void rows_between(struct device *device, enum dtype type, int64_t first, 
     }
 }
 
-static void cross_entropy(struct device *device, enum dtype type, int64_t tokens, int64_t vocab, int64_t stride,
-                          const float *logits, const int32_t *target, float scale, float *loss, void *dlogits) {
+static void cross_entropy(struct device *device, enum dtype type, int64_t tokens, int64_t vocab,
+                          int64_t stride, const float *logits, const int32_t *target, float scale,
+                          float *loss, void *dlogits) {
     double begin = record_begin(device->lane);
     const char *from = (const char *)logits, *to = dlogits;
-    size_t from_bytes = (size_t)(tokens * stride) * 4, to_bytes = (size_t)(tokens * stride) * dtype_bytes(type);
+    size_t from_bytes = (size_t)(tokens * stride) * 4,
+           to_bytes = (size_t)(tokens * stride) * dtype_bytes(type);
     bool overlay = to && to < from + from_bytes && from < to + to_bytes;
     if (overlay && type != DTYPE_F32) {
         for (int64_t first = 0, end = 1; first < tokens; first = end, end = 2 * end) {
-            rows_between(device, type, first, end < tokens ? end : tokens, vocab, stride, logits, target, scale, loss,
-                         dlogits);
+            rows_between(device, type, first, end < tokens ? end : tokens, vocab, stride, logits,
+                         target, scale, loss, dlogits);
         }
     } else {
         rows_between(device, type, 0, tokens, vocab, stride, logits, target, scale, loss, dlogits);

@@ -1,12 +1,12 @@
-// Look-up of rows and the scatter of their gradients. The scatter is split over columns, never over tokens: each thread adds
-// its columns in token order.
+// Look-up of rows and the scatter of their gradients. The scatter is split over columns, never over
+// tokens: each thread adds its columns in token order.
 #include "device/cpu/cpu.h"
 #include "device/cpu/simd.h"
 
 enum { COLUMNS = 64 };
 
-SIMD_INLINE void embed_row(const void *table, const void *positions, int64_t id, int64_t position, void *out,
-                           int64_t t, int64_t width, enum dtype type) {
+SIMD_INLINE void embed_row(const void *table, const void *positions, int64_t id, int64_t position,
+                           void *out, int64_t t, int64_t width, enum dtype type) {
     for (int64_t i = 0; i < width; i += SIMD_WIDTH) {
         int64_t left = width - i;
         simd_f v = simd_load_upto(table, id * width + i, left, type);
@@ -15,8 +15,9 @@ SIMD_INLINE void embed_row(const void *table, const void *positions, int64_t id,
     }
 }
 
-static void embedding_forward(struct device *device, enum dtype type, int64_t tokens, int64_t width, const void *table,
-                              const void *positions, const int32_t *id, const int32_t *position, void *out) {
+static void embedding_forward(struct device *device, enum dtype type, int64_t tokens, int64_t width,
+                              const void *table, const void *positions, const int32_t *id,
+                              const int32_t *position, void *out) {
     double begin = record_begin(device->lane);
 #pragma omp parallel for schedule(static) num_threads(device->threads)
     for (int64_t t = 0; t < tokens; t++) {
@@ -30,8 +31,8 @@ static void embedding_forward(struct device *device, enum dtype type, int64_t to
     record_end(device->lane, RECORD_KERNEL, "embedding", -1, begin);
 }
 
-SIMD_INLINE void scatter_columns(int64_t tokens, int64_t width, const void *dout, const int32_t *id, float *dtable,
-                                 int64_t first, int64_t end, enum dtype type) {
+SIMD_INLINE void scatter_columns(int64_t tokens, int64_t width, const void *dout, const int32_t *id,
+                                 float *dtable, int64_t first, int64_t end, enum dtype type) {
     for (int64_t t = 0; t < tokens; t++) {
         float *row = dtable + id[t] * width;
         for (int64_t i = first; i < end; i += SIMD_WIDTH) {
@@ -43,12 +44,14 @@ SIMD_INLINE void scatter_columns(int64_t tokens, int64_t width, const void *dout
     }
 }
 
-static void embedding_backward(struct device *device, enum dtype type, int64_t tokens, int64_t width, int64_t rows,
-                               const void *dout, const int32_t *id, float *dtable, bool store) {
+static void embedding_backward(struct device *device, enum dtype type, int64_t tokens,
+                               int64_t width, int64_t rows, const void *dout, const int32_t *id,
+                               float *dtable, bool store) {
     double begin = record_begin(device->lane);
     if (store) {
 #pragma omp parallel for schedule(static) num_threads(device->threads)
-        for (int64_t r = 0; r < rows; r++) memset(dtable + r * width, 0, (size_t)width * sizeof(float));
+        for (int64_t r = 0; r < rows; r++)
+            memset(dtable + r * width, 0, (size_t)width * sizeof(float));
     }
     int64_t blocks = cpu_chunks(width, COLUMNS);
     // A thread takes neighbouring blocks in one go over the tokens.

@@ -1,12 +1,14 @@
-// LayerNorm and RMSNorm with the residual addition in the same pass, and their gradients; column sums of a matrix.
-// Rows are independent. Sums over tokens are made per NORM_ROWS tokens, then over these parts in order.
+// LayerNorm and RMSNorm with the residual addition in the same pass, and their gradients; column
+// sums of a matrix. Rows are independent. Sums over tokens are made per NORM_ROWS tokens, then over
+// these parts in order.
 #include "device/cpu/cpu.h"
 #include "device/cpu/simd.h"
 
 enum { NORM_ROWS = 64 }; // divides DEVICE_TOKEN_CHUNK
 
 // x (+ delta, stored and rounded) -> sum and sum of squares around `centre`.
-SIMD_INLINE void row_sums(const void *x, int64_t width, float centre, enum dtype type, float *sum, float *squares) {
+SIMD_INLINE void row_sums(const void *x, int64_t width, float centre, enum dtype type, float *sum,
+                          float *squares) {
     simd_f s0 = simd_zero(), s1 = simd_zero(), q0 = simd_zero(), q1 = simd_zero();
     int64_t i = 0;
     for (; i + 2 * SIMD_WIDTH <= width; i += 2 * SIMD_WIDTH) {
@@ -32,7 +34,8 @@ SIMD_INLINE void row_sums(const void *x, int64_t width, float centre, enum dtype
     *squares = simd_sum(q0 + q1) + rest_squares;
 }
 
-SIMD_INLINE void add_row(const void *x, const void *delta, void *residual, int64_t width, enum dtype type) {
+SIMD_INLINE void add_row(const void *x, const void *delta, void *residual, int64_t width,
+                         enum dtype type) {
     for (int64_t i = 0; i < width; i += SIMD_WIDTH) {
         int64_t left = width - i;
         simd_store_upto(residual, i, left, type,
@@ -60,7 +63,8 @@ SIMD_INLINE void forward_rows(struct device *device, const struct device_norm *a
         void *y = (char *)a->y + (size_t)t * row_bytes;
         for (int64_t i = 0; i < a->width; i += SIMD_WIDTH) {
             int64_t left = a->width - i;
-            simd_f v = (simd_load_upto(x, i, left, type) - mean) * rstd * simd_load_upto(a->weight, i, left, DTYPE_F32);
+            simd_f v = (simd_load_upto(x, i, left, type) - mean) * rstd *
+                       simd_load_upto(a->weight, i, left, DTYPE_F32);
             if (a->bias) v += simd_load_upto(a->bias, i, left, DTYPE_F32);
             simd_store_upto(y, i, left, type, v);
         }
@@ -80,8 +84,8 @@ static void norm_forward(struct device *device, const struct device_norm *args) 
 }
 
 // Adds parts [count][width] in order to `out` (or stores).
-static void sum_parts(struct device *device, const float *parts, int64_t count, int64_t part_stride, int64_t width,
-                      float *out, bool store) {
+static void sum_parts(struct device *device, const float *parts, int64_t count, int64_t part_stride,
+                      int64_t width, float *out, bool store) {
     enum { BLOCK = 256 };
     int64_t blocks = cpu_chunks(width, BLOCK);
 #pragma omp parallel for schedule(static) num_threads(device->threads)
@@ -90,33 +94,40 @@ static void sum_parts(struct device *device, const float *parts, int64_t count, 
         for (int64_t i = b * BLOCK; i < end; i += SIMD_WIDTH) {
             int64_t left = end - i;
             simd_f sum = store ? simd_zero() : simd_load_upto(out, i, left, DTYPE_F32);
-            for (int64_t p = 0; p < count; p++) sum += simd_load_upto(parts, p * part_stride + i, left, DTYPE_F32);
+            for (int64_t p = 0; p < count; p++)
+                sum += simd_load_upto(parts, p * part_stride + i, left, DTYPE_F32);
             simd_store_upto(out, i, left, DTYPE_F32, sum);
         }
     }
 }
 
-// With xhat = (x - mean) rstd and g = dy w:  dx = rstd (g - mean(g) - xhat mean(g xhat)), mean(g) for LayerNorm only.
-SIMD_INLINE void backward_row(const struct device_norm_backward *a, int64_t t, float *dweight, float *dbias,
-                              enum dtype type) {
+// With xhat = (x - mean) rstd and g = dy w:  dx = rstd (g - mean(g) - xhat mean(g xhat)), mean(g)
+// for LayerNorm only.
+SIMD_INLINE void backward_row(const struct device_norm_backward *a, int64_t t, float *dweight,
+                              float *dbias, enum dtype type) {
     size_t offset = (size_t)(t * a->width) * dtype_bytes(type);
     const void *x = (const char *)a->x + offset, *dy = (const char *)a->dy + offset;
     float mean = a->centred ? a->mean[t] : 0, rstd = a->rstd[t];
     simd_f sum = simd_zero(), product = simd_zero();
     for (int64_t i = 0; i < a->width; i += SIMD_WIDTH) {
         int64_t left = a->width - i;
-        simd_f d = simd_load_upto(dy, i, left, type), xhat = (simd_load_upto(x, i, left, type) - mean) * rstd;
+        simd_f d = simd_load_upto(dy, i, left, type),
+               xhat = (simd_load_upto(x, i, left, type) - mean) * rstd;
         simd_f g = d * simd_load_upto(a->weight, i, left, DTYPE_F32);
         sum += g;
         product += g * xhat;
-        simd_store_upto(dweight, i, left, DTYPE_F32, simd_load_upto(dweight, i, left, DTYPE_F32) + d * xhat);
-        if (dbias) simd_store_upto(dbias, i, left, DTYPE_F32, simd_load_upto(dbias, i, left, DTYPE_F32) + d);
+        simd_store_upto(dweight, i, left, DTYPE_F32,
+                        simd_load_upto(dweight, i, left, DTYPE_F32) + d * xhat);
+        if (dbias)
+            simd_store_upto(dbias, i, left, DTYPE_F32,
+                            simd_load_upto(dbias, i, left, DTYPE_F32) + d);
     }
     float mean_g = a->centred ? simd_sum(sum) / (float)a->width : 0;
     float mean_product = simd_sum(product) / (float)a->width;
     for (int64_t i = 0; i < a->width; i += SIMD_WIDTH) {
         int64_t left = a->width - i;
-        simd_f d = simd_load_upto(dy, i, left, type), xhat = (simd_load_upto(x, i, left, type) - mean) * rstd;
+        simd_f d = simd_load_upto(dy, i, left, type),
+               xhat = (simd_load_upto(x, i, left, type) - mean) * rstd;
         simd_f g = d * simd_load_upto(a->weight, i, left, DTYPE_F32);
         simd_f dx = (g - mean_g - xhat * mean_product) * rstd;
         if (a->dx_add) dx += simd_load_upto((const char *)a->dx_add + offset, i, left, type);
@@ -124,8 +135,10 @@ SIMD_INLINE void backward_row(const struct device_norm_backward *a, int64_t t, f
     }
 }
 
-SIMD_INLINE void backward_chunk(const struct device_norm_backward *a, int64_t chunk, enum dtype type) {
-    float *dweight = a->workspace + chunk * 2 * a->width, *dbias = a->dbias ? dweight + a->width : NULL;
+SIMD_INLINE void backward_chunk(const struct device_norm_backward *a, int64_t chunk,
+                                enum dtype type) {
+    float *dweight = a->workspace + chunk * 2 * a->width,
+          *dbias = a->dbias ? dweight + a->width : NULL;
     memset(dweight, 0, (size_t)a->width * 2 * sizeof(float));
     int64_t end = (chunk + 1) * NORM_ROWS < a->tokens ? (chunk + 1) * NORM_ROWS : a->tokens;
     for (int64_t t = chunk * NORM_ROWS; t < end; t++) backward_row(a, t, dweight, dbias, type);
@@ -142,21 +155,23 @@ static void norm_backward(struct device *device, const struct device_norm_backwa
             backward_chunk(args, c, DTYPE_F32);
         }
     }
-    sum_parts(device, args->workspace, chunks, 2 * args->width, args->width, args->dweight, args->store);
+    sum_parts(device, args->workspace, chunks, 2 * args->width, args->width, args->dweight,
+              args->store);
     if (args->dbias) {
-        sum_parts(device, args->workspace + args->width, chunks, 2 * args->width, args->width, args->dbias,
-                  args->store);
+        sum_parts(device, args->workspace + args->width, chunks, 2 * args->width, args->width,
+                  args->dbias, args->store);
     }
     record_end(device->lane, RECORD_KERNEL, "norm gradient", -1, begin);
 }
 
-static uint64_t norm_backward_workspace_bytes(struct device *device, int64_t tokens, int64_t width) {
+static uint64_t norm_backward_workspace_bytes(struct device *device, int64_t tokens,
+                                              int64_t width) {
     (void)device;
     return (uint64_t)(cpu_chunks(tokens, NORM_ROWS) * 2 * width) * sizeof(float);
 }
 
-SIMD_INLINE void column_sums(const void *dy, int64_t stride, int64_t first, int64_t end, int64_t n, float *sums,
-                             enum dtype type) {
+SIMD_INLINE void column_sums(const void *dy, int64_t stride, int64_t first, int64_t end, int64_t n,
+                             float *sums, enum dtype type) {
     memset(sums, 0, (size_t)n * sizeof(float));
     for (int64_t t = first; t < end; t++) {
         for (int64_t i = 0; i < n; i += SIMD_WIDTH) {
@@ -168,8 +183,9 @@ SIMD_INLINE void column_sums(const void *dy, int64_t stride, int64_t first, int6
     }
 }
 
-static void bias_backward(struct device *device, enum dtype type, int64_t tokens, int64_t n, const void *dy,
-                          int64_t dy_stride, float *db, bool store, float *workspace) {
+static void bias_backward(struct device *device, enum dtype type, int64_t tokens, int64_t n,
+                          const void *dy, int64_t dy_stride, float *db, bool store,
+                          float *workspace) {
     double begin = record_begin(device->lane);
     int64_t chunks = cpu_chunks(tokens, NORM_ROWS);
 #pragma omp parallel for schedule(static) num_threads(device->threads)

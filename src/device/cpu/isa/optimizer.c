@@ -1,4 +1,5 @@
-// AdamW in one pass (moments, master weight, bf16 weight, decay) and the blocks of the gradient norm.
+// AdamW in one pass (moments, master weight, bf16 weight, decay) and the blocks of the gradient
+// norm.
 #include "device/cpu/cpu.h"
 #include "device/cpu/simd.h"
 
@@ -9,7 +10,8 @@ struct factors { // of one step, as floats
 };
 
 // master (1 - lr decay) - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)
-SIMD_INLINE void adamw_block(const struct device_adamw *a, const struct factors *f, int64_t first, int64_t end) {
+SIMD_INLINE void adamw_block(const struct device_adamw *a, const struct factors *f, int64_t first,
+                             int64_t end) {
     for (int64_t i = first; i < end; i += SIMD_WIDTH) {
         int64_t left = end - i;
         simd_f g = simd_load_upto(a->gradient, i, left, DTYPE_F32) * f->scale;
@@ -46,7 +48,8 @@ static void adamw(struct device *device, const struct device_adamw *args) {
     record_end(device->lane, RECORD_KERNEL, "adamw", -1, begin);
 }
 
-// Eight sums at a time, each over every eighth element, then pairs: one order for every instruction set.
+// Eight sums at a time, each over every eighth element, then pairs: one order for every instruction
+// set.
 static double block_squares(const float *x, int64_t count) {
     double sum[8] = {0};
     int64_t i = 0;
@@ -62,7 +65,8 @@ static void square_sums(struct device *device, int64_t count, const float *value
 #pragma omp parallel for schedule(static) num_threads(device->threads)
     for (int64_t b = 0; b < blocks; b++) {
         int64_t first = b * DEVICE_NORM_BLOCK, left = count - first;
-        sums[b] = block_squares(values + first, left < DEVICE_NORM_BLOCK ? left : DEVICE_NORM_BLOCK);
+        sums[b] =
+            block_squares(values + first, left < DEVICE_NORM_BLOCK ? left : DEVICE_NORM_BLOCK);
     }
     record_end(device->lane, RECORD_KERNEL, "square sums", -1, begin);
 }

@@ -4,16 +4,18 @@
 
 enum { BLOCK = 16384 };
 
-// Runs `body` for i = every vector of [0, count), `left` elements standing from i on, for both types as constants.
-#define EACH_VECTOR(first_, end_, ...)                                                            \
+// Runs `body` for i = every vector of [0, count), `left` elements standing from i on, for both
+// types as constants.
+#define EACH_VECTOR(first_, end_, ...)                                                             \
     for (int64_t i = (first_); i < (end_); i += SIMD_WIDTH) {                                      \
         int64_t left = (end_)-i;                                                                   \
-        __VA_ARGS__ \
+        __VA_ARGS__                                                                                \
     }
 
 // ---- SwiGLU -----------------------------------------------------------------------------------
 
-SIMD_INLINE void swiglu_row(const void *gate_up, void *out, int64_t t, int64_t ffn, enum dtype type) {
+SIMD_INLINE void swiglu_row(const void *gate_up, void *out, int64_t t, int64_t ffn,
+                            enum dtype type) {
     EACH_VECTOR(0, ffn, {
         simd_f g = simd_load_upto(gate_up, t * 2 * ffn + i, left, type);
         simd_f u = simd_load_upto(gate_up, t * 2 * ffn + ffn + i, left, type);
@@ -21,8 +23,8 @@ SIMD_INLINE void swiglu_row(const void *gate_up, void *out, int64_t t, int64_t f
     })
 }
 
-static void swiglu_forward(struct device *device, enum dtype type, int64_t tokens, int64_t ffn, const void *gate_up,
-                           void *out) {
+static void swiglu_forward(struct device *device, enum dtype type, int64_t tokens, int64_t ffn,
+                           const void *gate_up, void *out) {
     double begin = record_begin(device->lane);
 #pragma omp parallel for schedule(static) num_threads(device->threads)
     for (int64_t t = 0; t < tokens; t++) {
@@ -36,8 +38,8 @@ static void swiglu_forward(struct device *device, enum dtype type, int64_t token
 }
 
 // With s = sigmoid(g): d silu / dg = s (1 + g (1 - s)).
-SIMD_INLINE void swiglu_backward_row(const void *gate_up, const void *dout, void *dgate_up, void *out, int64_t t,
-                                     int64_t ffn, enum dtype type) {
+SIMD_INLINE void swiglu_backward_row(const void *gate_up, const void *dout, void *dgate_up,
+                                     void *out, int64_t t, int64_t ffn, enum dtype type) {
     EACH_VECTOR(0, ffn, {
         simd_f g = simd_load_upto(gate_up, t * 2 * ffn + i, left, type);
         simd_f u = simd_load_upto(gate_up, t * 2 * ffn + ffn + i, left, type);
@@ -50,8 +52,8 @@ SIMD_INLINE void swiglu_backward_row(const void *gate_up, const void *dout, void
     })
 }
 
-static void swiglu_backward(struct device *device, enum dtype type, int64_t tokens, int64_t ffn, const void *gate_up,
-                            const void *dout, void *dgate_up, void *out) {
+static void swiglu_backward(struct device *device, enum dtype type, int64_t tokens, int64_t ffn,
+                            const void *gate_up, const void *dout, void *dgate_up, void *out) {
     double begin = record_begin(device->lane);
 #pragma omp parallel for schedule(static) num_threads(device->threads)
     for (int64_t t = 0; t < tokens; t++) {
@@ -64,7 +66,8 @@ static void swiglu_backward(struct device *device, enum dtype type, int64_t toke
     record_end(device->lane, RECORD_KERNEL, "swiglu gradient", -1, begin);
 }
 
-// ---- GELU, tanh form: 0.5 x (1 + tanh u) = x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3) ---------
+// ---- GELU, tanh form: 0.5 x (1 + tanh u) = x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3)
+// ---------
 
 static const float twice_root = 1.5957691216f; // 2 sqrt(2 / pi)
 
@@ -74,15 +77,15 @@ SIMD_INLINE simd_f gelu_gate(simd_f v) {
     return simd_sigmoid(v * (1.0f + 0.044715f * square) * twice_root);
 }
 
-SIMD_INLINE void gelu_block(const void *x, void *out, int64_t first, int64_t end, enum dtype type) {
-    EACH_VECTOR(first, end, {
-        simd_f v = simd_load_upto(x, i, left, type);
-        simd_store_upto(out, i, left, type, v * gelu_gate(v));
-    })
-}
+SIMD_INLINE void gelu_block(const void *x, void *out, int64_t first, int64_t end, enum dtype type){
+    EACH_VECTOR(first, end,
+                {
+                    simd_f v = simd_load_upto(x, i, left, type);
+                    simd_store_upto(out, i, left, type, v * gelu_gate(v));
+                })}
 
-SIMD_INLINE void gelu_backward_block(const void *x, const void *dout, void *dx, void *out, int64_t first, int64_t end,
-                                     enum dtype type) {
+SIMD_INLINE void gelu_backward_block(const void *x, const void *dout, void *dx, void *out,
+                                     int64_t first, int64_t end, enum dtype type) {
     EACH_VECTOR(first, end, {
         simd_f v = simd_load_upto(x, i, left, type);
         simd_f d = simd_load_upto(dout, i, left, type);
@@ -94,8 +97,10 @@ SIMD_INLINE void gelu_backward_block(const void *x, const void *dout, void *dx, 
 }
 
 #define BLOCKS_PARALLEL(call_bf16, call_f32)                                                       \
-    _Pragma("omp parallel for schedule(static) num_threads(device->threads)") for (                \
-        int64_t first = 0; first < count; first += BLOCK) {                                        \
+    _Pragma(                                                                                       \
+        "omp parallel for schedule(static) num_threads(device->threads)") for (int64_t first = 0;  \
+                                                                               first < count;      \
+                                                                               first += BLOCK) {   \
         int64_t end = first + BLOCK < count ? first + BLOCK : count;                               \
         if (type == DTYPE_BF16) {                                                                  \
             call_bf16;                                                                             \
@@ -104,14 +109,16 @@ SIMD_INLINE void gelu_backward_block(const void *x, const void *dout, void *dx, 
         }                                                                                          \
     }
 
-static void gelu_forward(struct device *device, enum dtype type, int64_t count, const void *x, void *out) {
+static void gelu_forward(struct device *device, enum dtype type, int64_t count, const void *x,
+                         void *out) {
     double begin = record_begin(device->lane);
-    BLOCKS_PARALLEL(gelu_block(x, out, first, end, DTYPE_BF16), gelu_block(x, out, first, end, DTYPE_F32))
+    BLOCKS_PARALLEL(gelu_block(x, out, first, end, DTYPE_BF16),
+                    gelu_block(x, out, first, end, DTYPE_F32))
     record_end(device->lane, RECORD_KERNEL, "gelu", -1, begin);
 }
 
-static void gelu_backward(struct device *device, enum dtype type, int64_t count, const void *x, const void *dout,
-                          void *dx, void *out) {
+static void gelu_backward(struct device *device, enum dtype type, int64_t count, const void *x,
+                          const void *dout, void *dx, void *out) {
     double begin = record_begin(device->lane);
     BLOCKS_PARALLEL(gelu_backward_block(x, dout, dx, out, first, end, DTYPE_BF16),
                     gelu_backward_block(x, dout, dx, out, first, end, DTYPE_F32))
@@ -120,25 +127,31 @@ static void gelu_backward(struct device *device, enum dtype type, int64_t count,
 
 // ---- sums and conversions ---------------------------------------------------------------------
 
-SIMD_INLINE void add_block(const void *a, const void *b, void *out, int64_t first, int64_t end, enum dtype type) {
+SIMD_INLINE void add_block(const void *a, const void *b, void *out, int64_t first, int64_t end,
+                           enum dtype type) {
     EACH_VECTOR(first, end, {
-        simd_store_upto(out, i, left, type, simd_load_upto(a, i, left, type) + simd_load_upto(b, i, left, type));
+        simd_store_upto(out, i, left, type,
+                        simd_load_upto(a, i, left, type) + simd_load_upto(b, i, left, type));
     })
 }
 
-static void add(struct device *device, enum dtype type, int64_t count, const void *a, const void *b, void *out) {
+static void add(struct device *device, enum dtype type, int64_t count, const void *a, const void *b,
+                void *out) {
     double begin = record_begin(device->lane);
-    BLOCKS_PARALLEL(add_block(a, b, out, first, end, DTYPE_BF16), add_block(a, b, out, first, end, DTYPE_F32))
+    BLOCKS_PARALLEL(add_block(a, b, out, first, end, DTYPE_BF16),
+                    add_block(a, b, out, first, end, DTYPE_F32))
     record_end(device->lane, RECORD_KERNEL, "add", -1, begin);
 }
 
-SIMD_INLINE void convert_block(const void *from, enum dtype from_type, void *to, enum dtype to_type, int64_t first,
-                               int64_t end) {
-    EACH_VECTOR(first, end, { simd_store_upto(to, i, left, to_type, simd_load_upto(from, i, left, from_type)); })
+SIMD_INLINE void convert_block(const void *from, enum dtype from_type, void *to, enum dtype to_type,
+                               int64_t first, int64_t end) {
+    EACH_VECTOR(first, end, {
+        simd_store_upto(to, i, left, to_type, simd_load_upto(from, i, left, from_type));
+    })
 }
 
-static void convert(struct device *device, int64_t count, const void *from, enum dtype from_type, void *to,
-                    enum dtype to_type) {
+static void convert(struct device *device, int64_t count, const void *from, enum dtype from_type,
+                    void *to, enum dtype to_type) {
     double begin = record_begin(device->lane);
 #pragma omp parallel for schedule(static) num_threads(device->threads)
     for (int64_t first = 0; first < count; first += BLOCK) {

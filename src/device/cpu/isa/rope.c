@@ -1,6 +1,7 @@
-// Rotation of queries and keys by position, with their norm (per head, or over all heads) in the same pass, and the
-// gradients of both. Halves of a head form the pairs: (i, i + head_dim / 2).
-// Tokens are independent; gradients of norm weights are summed per ROPE_TOKENS tokens, then over these parts in order.
+// Rotation of queries and keys by position, with their norm (per head, or over all heads) in the
+// same pass, and the gradients of both. Halves of a head form the pairs: (i, i + head_dim / 2).
+// Tokens are independent; gradients of norm weights are summed per ROPE_TOKENS tokens, then over
+// these parts in order.
 #include "device/cpu/cpu.h"
 #include "device/cpu/simd.h"
 
@@ -15,7 +16,9 @@ struct part { // the queries or the keys of one token
 };
 
 static struct part part_of(const struct device_rope *a, bool keys) {
-    struct part p = {.heads = keys ? a->kv_heads : a->heads, .head_dim = a->head_dim, .whole = a->norm_over_all_heads};
+    struct part p = {.heads = keys ? a->kv_heads : a->heads,
+                     .head_dim = a->head_dim,
+                     .whole = a->norm_over_all_heads};
     p.offset = keys ? (int64_t)a->heads * a->head_dim : 0;
     p.weight = keys ? a->k_norm : a->q_norm;
     p.rstd = keys ? a->k_rstd : a->q_rstd;
@@ -24,10 +27,12 @@ static struct part part_of(const struct device_rope *a, bool keys) {
 
 static int64_t weight_width(const struct device_rope *a, bool keys) {
     if (!(keys ? a->k_norm : a->q_norm)) return 0;
-    return a->norm_over_all_heads ? (int64_t)(keys ? a->kv_heads : a->heads) * a->head_dim : a->head_dim;
+    return a->norm_over_all_heads ? (int64_t)(keys ? a->kv_heads : a->heads) * a->head_dim
+                                  : a->head_dim;
 }
 
-SIMD_INLINE float reciprocal_root(const void *x, int64_t first, int64_t width, double eps, enum dtype type) {
+SIMD_INLINE float reciprocal_root(const void *x, int64_t first, int64_t width, double eps,
+                                  enum dtype type) {
     simd_f sum = simd_zero();
     int64_t i = 0;
     for (; i + SIMD_WIDTH <= width; i += SIMD_WIDTH) {
@@ -41,18 +46,20 @@ SIMD_INLINE float reciprocal_root(const void *x, int64_t first, int64_t width, d
     return 1.0f / sqrtf(simd_sum(sum) / (float)width + (float)eps);
 }
 
-SIMD_INLINE void rotate_head(const void *in, void *out, int64_t at, int half, const float *weight, float rstd,
-                             const float *cosine, const float *sine, enum dtype type) {
+SIMD_INLINE void rotate_head(const void *in, void *out, int64_t at, int half, const float *weight,
+                             float rstd, const float *cosine, const float *sine, enum dtype type) {
     for (int i = 0; i < half; i += SIMD_WIDTH) {
         int64_t left = half - i;
-        simd_f a = simd_load_upto(in, at + i, left, type), b = simd_load_upto(in, at + half + i, left, type);
+        simd_f a = simd_load_upto(in, at + i, left, type),
+               b = simd_load_upto(in, at + half + i, left, type);
         if (weight) {
             a *= rstd * simd_load_upto(weight, i, left, DTYPE_F32);
             b *= rstd * simd_load_upto(weight, half + i, left, DTYPE_F32);
         }
         simd_f x = a, y = b;
         if (cosine) {
-            simd_f c = simd_load_upto(cosine, i, left, DTYPE_F32), s = simd_load_upto(sine, i, left, DTYPE_F32);
+            simd_f c = simd_load_upto(cosine, i, left, DTYPE_F32),
+                   s = simd_load_upto(sine, i, left, DTYPE_F32);
             x = a * c - b * s;
             y = b * c + a * s;
         }
@@ -61,8 +68,8 @@ SIMD_INLINE void rotate_head(const void *in, void *out, int64_t at, int half, co
     }
 }
 
-SIMD_INLINE void forward_part(const struct device_rope *a, const struct part *p, int64_t t, const void *in, void *out,
-                              enum dtype type) {
+SIMD_INLINE void forward_part(const struct device_rope *a, const struct part *p, int64_t t,
+                              const void *in, void *out, enum dtype type) {
     int half = a->head_dim / 2;
     const float *cosine = a->cosine ? a->cosine + (int64_t)a->position[t] * half : NULL;
     const float *sine = a->cosine ? a->sine + (int64_t)a->position[t] * half : NULL;
@@ -77,7 +84,8 @@ SIMD_INLINE void forward_part(const struct device_rope *a, const struct part *p,
             rstd = reciprocal_root(in, at, p->head_dim, a->eps, type);
             if (p->rstd) p->rstd[t * p->heads + h] = rstd;
         }
-        const float *weight = p->weight && p->whole ? p->weight + (int64_t)h * p->head_dim : p->weight;
+        const float *weight =
+            p->weight && p->whole ? p->weight + (int64_t)h * p->head_dim : p->weight;
         rotate_head(in, out, at, half, weight, rstd, cosine, sine, type);
     }
 }
@@ -87,9 +95,11 @@ static int64_t row_width(const struct device_rope *a) {
 }
 
 static void copy_values(const struct device_rope *a, const void *in, void *out) {
-    size_t size = dtype_bytes(a->type), offset = ((size_t)a->heads + (size_t)a->kv_heads) * (size_t)a->head_dim * size;
+    size_t size = dtype_bytes(a->type),
+           offset = ((size_t)a->heads + (size_t)a->kv_heads) * (size_t)a->head_dim * size;
     if (in != out)
-        memcpy((char *)out + offset, (const char *)in + offset, (size_t)a->kv_heads * (size_t)a->head_dim * size);
+        memcpy((char *)out + offset, (const char *)in + offset,
+               (size_t)a->kv_heads * (size_t)a->head_dim * size);
 }
 
 static void rope_forward(struct device *device, const struct device_rope *args) {
@@ -115,14 +125,17 @@ static void rope_forward(struct device *device, const struct device_rope *args) 
 // ---- gradient ---------------------------------------------------------------------------------
 
 // The rotation backward: into `turned` as FP32 (norm follows) or straight to `out`.
-SIMD_INLINE void turn_back_head(const void *in, void *out, int64_t at, int64_t out_at, int half, const float *cosine,
-                                const float *sine, enum dtype type, enum dtype out_type) {
+SIMD_INLINE void turn_back_head(const void *in, void *out, int64_t at, int64_t out_at, int half,
+                                const float *cosine, const float *sine, enum dtype type,
+                                enum dtype out_type) {
     for (int i = 0; i < half; i += SIMD_WIDTH) {
         int64_t left = half - i;
-        simd_f x = simd_load_upto(in, at + i, left, type), y = simd_load_upto(in, at + half + i, left, type);
+        simd_f x = simd_load_upto(in, at + i, left, type),
+               y = simd_load_upto(in, at + half + i, left, type);
         simd_f a = x, b = y;
         if (cosine) {
-            simd_f c = simd_load_upto(cosine, i, left, DTYPE_F32), s = simd_load_upto(sine, i, left, DTYPE_F32);
+            simd_f c = simd_load_upto(cosine, i, left, DTYPE_F32),
+                   s = simd_load_upto(sine, i, left, DTYPE_F32);
             a = x * c + y * s;
             b = y * c - x * s;
         }
@@ -132,25 +145,30 @@ SIMD_INLINE void turn_back_head(const void *in, void *out, int64_t at, int64_t o
 }
 
 // Gradient of v rstd w over `width` elements: g is the gradient of the normalised values.
-SIMD_INLINE void norm_back(const void *x, void *dx, int64_t at, int64_t width, const float *g, const float *weight,
-                           float rstd, float *dweight, enum dtype type) {
+SIMD_INLINE void norm_back(const void *x, void *dx, int64_t at, int64_t width, const float *g,
+                           const float *weight, float rstd, float *dweight, enum dtype type) {
     simd_f product = simd_zero();
     for (int64_t i = 0; i < width; i += SIMD_WIDTH) {
         int64_t left = width - i;
-        simd_f xhat = simd_load_upto(x, at + i, left, type) * rstd, d = simd_load_upto(g, i, left, DTYPE_F32);
+        simd_f xhat = simd_load_upto(x, at + i, left, type) * rstd,
+               d = simd_load_upto(g, i, left, DTYPE_F32);
         product += d * simd_load_upto(weight, i, left, DTYPE_F32) * xhat;
-        simd_store_upto(dweight, i, left, DTYPE_F32, simd_load_upto(dweight, i, left, DTYPE_F32) + d * xhat);
+        simd_store_upto(dweight, i, left, DTYPE_F32,
+                        simd_load_upto(dweight, i, left, DTYPE_F32) + d * xhat);
     }
     float mean = simd_sum(product) / (float)width;
     for (int64_t i = 0; i < width; i += SIMD_WIDTH) {
         int64_t left = width - i;
-        simd_f xhat = simd_load_upto(x, at + i, left, type) * rstd, d = simd_load_upto(g, i, left, DTYPE_F32);
-        simd_store_upto(dx, at + i, left, type, (d * simd_load_upto(weight, i, left, DTYPE_F32) - xhat * mean) * rstd);
+        simd_f xhat = simd_load_upto(x, at + i, left, type) * rstd,
+               d = simd_load_upto(g, i, left, DTYPE_F32);
+        simd_store_upto(dx, at + i, left, type,
+                        (d * simd_load_upto(weight, i, left, DTYPE_F32) - xhat * mean) * rstd);
     }
 }
 
-SIMD_INLINE void backward_part(const struct device_rope *a, const struct part *p, int64_t t, const void *x,
-                               const void *in, void *out, float *dweight, float *turned, enum dtype type) {
+SIMD_INLINE void backward_part(const struct device_rope *a, const struct part *p, int64_t t,
+                               const void *x, const void *in, void *out, float *dweight,
+                               float *turned, enum dtype type) {
     int half = a->head_dim / 2;
     const float *cosine = a->cosine ? a->cosine + (int64_t)a->position[t] * half : NULL;
     const float *sine = a->cosine ? a->sine + (int64_t)a->position[t] * half : NULL;
@@ -162,11 +180,13 @@ SIMD_INLINE void backward_part(const struct device_rope *a, const struct part *p
         }
         turn_back_head(in, turned, at, from, half, cosine, sine, type, DTYPE_F32);
         if (!p->whole) {
-            norm_back(x, out, at, p->head_dim, turned + from, p->weight, p->rstd[t * p->heads + h], dweight, type);
+            norm_back(x, out, at, p->head_dim, turned + from, p->weight, p->rstd[t * p->heads + h],
+                      dweight, type);
         }
     }
     if (p->weight && p->whole) {
-        norm_back(x, out, p->offset, (int64_t)p->heads * p->head_dim, turned, p->weight, p->rstd[t], dweight, type);
+        norm_back(x, out, p->offset, (int64_t)p->heads * p->head_dim, turned, p->weight, p->rstd[t],
+                  dweight, type);
     }
 }
 
@@ -204,7 +224,8 @@ static void backward_chunk(const struct device_rope_backward *args, int64_t chun
     }
 }
 
-static void add_parts(const float *parts, int64_t count, int64_t stride, int64_t width, float *out, bool store) {
+static void add_parts(const float *parts, int64_t count, int64_t stride, int64_t width, float *out,
+                      bool store) {
     for (int64_t i = 0; i < width; i++) {
         float sum = store ? 0 : out[i];
         for (int64_t c = 0; c < count; c++) sum += parts[c * stride + i];
@@ -218,13 +239,16 @@ static void rope_backward(struct device *device, const struct device_rope_backwa
     int64_t chunks = cpu_chunks(a->tokens, ROPE_TOKENS);
 #pragma omp parallel for schedule(static) num_threads(device->threads)
     for (int64_t c = 0; c < chunks; c++) backward_chunk(args, c);
-    int64_t floats = chunk_floats(a), q_width = weight_width(a, false), k_width = weight_width(a, true);
+    int64_t floats = chunk_floats(a), q_width = weight_width(a, false),
+            k_width = weight_width(a, true);
     if (q_width) add_parts(args->workspace, chunks, floats, q_width, args->dq_norm, args->store);
-    if (k_width) add_parts(args->workspace + q_width, chunks, floats, k_width, args->dk_norm, args->store);
+    if (k_width)
+        add_parts(args->workspace + q_width, chunks, floats, k_width, args->dk_norm, args->store);
     record_end(device->lane, RECORD_KERNEL, "rope gradient", -1, begin);
 }
 
-static uint64_t rope_backward_workspace_bytes(struct device *device, const struct device_rope *shape) {
+static uint64_t rope_backward_workspace_bytes(struct device *device,
+                                              const struct device_rope *shape) {
     (void)device;
     return (uint64_t)(cpu_chunks(shape->tokens, ROPE_TOKENS) * chunk_floats(shape)) * sizeof(float);
 }
