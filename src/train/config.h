@@ -38,7 +38,8 @@ struct train_config {
     char train_sets[CONFIG_LIST_BYTES], weights[CONFIG_LIST_BYTES];
     char validation_sets[CONFIG_LIST_BYTES];
     char tokenizer[CONFIG_TEXT_BYTES];
-    uint32_t tokenizer_vocab;       // of the tokenizer; 0: not loaded yet
+    uint32_t tokenizer_vocab; // of the tokenizer; 0: not loaded yet
+    int tokenizer_bos, tokenizer_eos;
     uint64_t tokenizer_fingerprint; // 0: not loaded, shards of any tokenizer are taken
     int context;
     enum loader_mode mode;

@@ -115,6 +115,15 @@ static int check_data(const struct train_config *c, struct err *err) {
     return 0;
 }
 
+static int small_vocabulary(const struct train_config *c, struct err *err) {
+    char place[1200];
+    return err_set(err, ERR_USAGE,
+                   "%s: model.vocab (%d) is smaller than the vocabulary of the tokenizer %s (%u); "
+                   "raise it to %u, or leave it away to follow the tokenizer",
+                   config_place(c, CONFIG_OPTION(model.vocab), place), c->model.vocab, c->tokenizer,
+                   c->tokenizer_vocab, c->tokenizer_vocab);
+}
+
 int config_cross_check(struct train_config *config, struct err *err) {
     if (check_data(config, err) != 0 || check_batches(config, err) != 0 ||
         check_schedule(config, err) != 0)
@@ -122,6 +131,7 @@ int config_cross_check(struct train_config *config, struct err *err) {
     if (config->from[0]) return 0;
     // ids that are written into exported models must exist there
     const struct model_config *m = &config->model;
+    if (config->tokenizer_vocab > (uint32_t)m->vocab) return small_vocabulary(config, err);
     if (m->bos_id >= m->vocab || m->eos_id >= m->vocab)
         return err_set(
             err, ERR_USAGE,
@@ -141,14 +151,8 @@ int config_check_run(struct train_config *config, struct err *err) {
         return err_set(err, ERR_USAGE, "%s: eval.every is given, but data.validation is not",
                        config_place(config, CONFIG_OPTION(eval_every), place));
     if (config_read_tokenizer(config, err) != 0) return -1;
-    uint32_t vocab = config->tokenizer_vocab;
-    if (vocab > (uint32_t)config->model.vocab)
-        return err_set(
-            err, ERR_USAGE,
-            "%s: model.vocab (%d) is smaller than the vocabulary of the tokenizer %s (%u); "
-            "raise it to %u, or leave it away to follow the tokenizer",
-            config_place(config, CONFIG_OPTION(model.vocab), place), config->model.vocab,
-            config->tokenizer, vocab, vocab);
+    if (config->tokenizer_vocab > (uint32_t)config->model.vocab)
+        return small_vocabulary(config, err);
     return 0;
 }
 

@@ -81,16 +81,35 @@ int config_read_tokenizer(struct train_config *config, struct err *err) {
         return err_context(err, "%s: data.tokenizer",
                            config_place(config, CONFIG_OPTION(tokenizer), place));
     config->tokenizer_vocab = tokenizer_vocab_size(tokenizer);
+    config->tokenizer_bos = tokenizer_bos(tokenizer);
+    config->tokenizer_eos = tokenizer_eos(tokenizer);
     config->tokenizer_fingerprint = tokenizer_fingerprint(tokenizer);
     tokenizer_free(tokenizer);
     return 0;
 }
 
-static int vocab_from_tokenizer(struct train_config *config, struct err *err) {
+// What the tokenizer knows better than a preset: the ids that begin and end a text; and the
+// vocabulary where none is given.
+static int follow_tokenizer(struct train_config *config, struct err *err) {
+    struct model_config *m = &config->model;
+    struct {
+        int option, *field, value;
+    } ids[] = {{CONFIG_OPTION(model.vocab), &m->vocab, 0},
+               {CONFIG_OPTION(model.bos_id), &m->bos_id, 0},
+               {CONFIG_OPTION(model.eos_id), &m->eos_id, 0}};
+    bool all_set = true;
+    for (int i = 0; i < 3; i++)
+        all_set = all_set && (config_is_set(config, ids[i].option) || (i == 0 && m->vocab > 0));
+    if (!config->tokenizer[0] || config->from[0] || all_set) return 0;
     if (config_read_tokenizer(config, err) != 0) return -1;
-    config->model.vocab = (int)config->tokenizer_vocab;
-    config->origin[CONFIG_OPTION(model.vocab)] =
-        (struct config_origin){SOURCE_DERIVED, 0, "data.tokenizer"};
+    ids[0].value = (int)config->tokenizer_vocab;
+    ids[1].value = config->tokenizer_bos;
+    ids[2].value = config->tokenizer_eos;
+    for (int i = 0; i < 3; i++) {
+        if (config_is_set(config, ids[i].option) || (i == 0 && m->vocab > 0)) continue;
+        *ids[i].field = ids[i].value;
+        config->origin[ids[i].option] = (struct config_origin){SOURCE_DERIVED, 0, "data.tokenizer"};
+    }
     return 0;
 }
 
@@ -106,7 +125,7 @@ static int sizes(struct train_config *config, struct err *err) {
     struct model_config *m = &config->model;
     bool hidden = config_is_set(config, CONFIG_OPTION(model.hidden));
     bool heads = config_is_set(config, CONFIG_OPTION(model.heads));
-    if (m->vocab == 0 && vocab_from_tokenizer(config, err) != 0) return -1;
+    if (follow_tokenizer(config, err) != 0) return -1;
     if (m->heads > 0 && m->hidden > 0) {
         follow(config, CONFIG_OPTION(model.kv_heads), &m->kv_heads, heads, m->heads, "model.heads");
         if (m->hidden % m->heads == 0)

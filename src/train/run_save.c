@@ -176,9 +176,8 @@ int run_save(struct run *run, struct err *err) {
              saved.seconds);
     metrics_put_event(&run->metrics, "checkpoint", run->step, "\"bytes\":%llu,\"seconds\":%.3f",
                       (unsigned long long)saved.bytes, saved.seconds);
-    struct checkpoint_retention keep = {.keep_last = config->keep_last,
-                                        .keep_every = config->keep_every,
-                                        .saved_step = run->step};
+    struct checkpoint_retention keep = {
+        .keep_last = config->keep_last, .keep_every = config->keep_every, .saved_step = run->step};
     checkpoint_retain(config->checkpoint_folder, &keep);
     return 0;
 }

@@ -217,3 +217,44 @@ TEST(train_and_config_messages) {
     CHECK_EQ_INT(test_shell(out, sizeof out, "%s config presets", test_weft()), 0);
     CHECK_CONTAINS(out, "gpt2-124m");
 }
+
+// From a text to a trained model: vocabulary and the ends of texts follow from the tokenizer, and
+// shards of another tokenizer are refused.
+TEST(train_from_a_text) {
+    char out[16000], text[20000];
+    struct err err = {0};
+    size_t size = 0;
+    for (int i = 0; size + 40 < sizeof text; i++)
+        size += (size_t)snprintf(text + size, sizeof text - size,
+                                 "line %d of %d lines, and so on\n", i, i * i % 97);
+    CHECK_OK(file_replace(path_in("a.txt"), text, size, &err), err);
+    const char *prepare =
+        "cd '%s' && %s tokenizer train --vocab-size %d --out tok%s a.txt && %s data prepare "
+        "--tokenizer tok%s --out data%s a.txt";
+    CHECK_EQ_INT(test_shell(out, sizeof out, prepare, test_temp_dir(), test_weft(), 300, "",
+                            test_weft(), "", ""),
+                 0);
+    CHECK_EQ_INT(test_shell(out, sizeof out, prepare, test_temp_dir(), test_weft(), 270, "2",
+                            test_weft(), "2", "2"),
+                 0);
+    const char *train = "cd '%s' && %s train --json /dev/stdin %s <<END\n"
+                        "model: {family: llama, layers: 2, hidden: 32, heads: 4, context: 32}\n"
+                        "data: {train: data/train, validation: data/train, tokenizer: tok}\n"
+                        "train: {steps: 30, batch: 4, gemm_seconds: 0, folder: run}\n"
+                        "optimizer.learning_rate: 0.01\n"
+                        "device.threads: 1\n"
+                        "END";
+    CHECK_EQ_INT(test_shell(out, sizeof out, train, test_temp_dir(), test_weft(), ""), 0);
+    CHECK_CONTAINS(out, "bits per byte");
+    CHECK(file_exists(path_in("run/tokenizer.json")));
+    CHECK_EQ_INT(
+        test_shell(out, sizeof out, "grep -E ' (vocab|eos): ' %s", path_in("run/config.yaml")), 0);
+    CHECK_CONTAINS(out, "vocab: 300");
+    CHECK(strstr(out, "eos: -1") == NULL);
+    CHECK_EQ_INT(
+        test_shell(out, sizeof out, train, test_temp_dir(), test_weft(), "model.vocab=280"), 2);
+    CHECK_CONTAINS(out, "smaller than the vocabulary of the tokenizer");
+    CHECK(test_shell(out, sizeof out, train, test_temp_dir(), test_weft(),
+                     "data.train=data2/train train.folder=run2") != 0);
+    CHECK_CONTAINS(out, "data2/train");
+}
