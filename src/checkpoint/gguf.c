@@ -80,7 +80,8 @@ static uint64_t aligned(uint64_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-// All tensors in the order of the params, and the rotary factors of Llama 3 kind behind them.
+// All tensors in the order of the params, and the rotary factors, where there are some, behind
+// them.
 static struct target *list_targets(const struct model *model, const char *arch, enum gguf_type type,
                                    int *count) {
     const struct model_config *c = &model->config;
@@ -105,7 +106,7 @@ static struct target *list_targets(const struct model *model, const char *arch, 
             row += t->rows;
         }
     }
-    if (list && !c->learned_positions && c->rope.scaling == ROPE_LLAMA3)
+    if (list && gguf_has_rope_factors(c))
         list[used++] = (struct target){.name = "rope_freqs.weight",
                                        .param = -1,
                                        .rows = c->head_dim / 2,

@@ -82,10 +82,29 @@ static int stated_context(const struct model_config *c) {
     return context;
 }
 
-static void put_scaling(struct gguf_pairs *p, const char *arch, const struct model_rope *r) {
+// Readers take YaRN's usual thresholds and rounding whatever a file says; other ones go by a table
+// of factors, which only the llama architecture has.
+static bool usual_yarn(const struct model_rope *r) {
+    return r->beta_fast == 32 && r->beta_slow == 1 && r->truncate;
+}
+
+bool gguf_has_rope_factors(const struct model_config *c) {
+    if (c->learned_positions) return false;
+    return c->rope.scaling == ROPE_LLAMA3 ||
+           (c->rope.scaling == ROPE_YARN && !usual_yarn(&c->rope));
+}
+
+static void put_scaling(struct gguf_pairs *p, const char *arch, const struct model_config *c) {
+    const struct model_rope *r = &c->rope;
     char key[96];
-    if (r->scaling != ROPE_LINEAR && r->scaling != ROPE_YARN)
-        return; // llama3 is a tensor of its own
+    double usual =
+        r->factor > 1 ? 0.1 * log(r->factor) + 1 : 1; // what readers multiply by under YaRN
+    if (r->scaling != ROPE_LINEAR && r->scaling != ROPE_YARN) return;
+    if (gguf_has_rope_factors(c)) {
+        snprintf(key, sizeof key, "%s.rope.scaling.attn_factor", arch);
+        gguf_put_f32(p, key, (float)(r->attention_factor > 0 ? r->attention_factor : usual));
+        return;
+    }
     const char *kind = r->scaling == ROPE_LINEAR ? "linear" : "yarn";
     snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
     gguf_put_string(p, key, kind, strlen(kind));
@@ -94,14 +113,9 @@ static void put_scaling(struct gguf_pairs *p, const char *arch, const struct mod
     if (r->scaling == ROPE_LINEAR) return;
     snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", arch);
     gguf_put_u32(p, key, (uint32_t)r->original_context);
-    snprintf(key, sizeof key, "%s.rope.scaling.yarn_beta_fast", arch);
-    gguf_put_f32(p, key, (float)r->beta_fast);
-    snprintf(key, sizeof key, "%s.rope.scaling.yarn_beta_slow", arch);
-    gguf_put_f32(p, key, (float)r->beta_slow);
-    if (r->attention_factor > 0) { // readers multiply it by the usual factor
+    if (r->attention_factor > 0) {
         snprintf(key, sizeof key, "%s.rope.scaling.attn_factor", arch);
-        gguf_put_f32(p, key,
-                     (float)(r->attention_factor / (r->factor > 1 ? 0.1 * log(r->factor) + 1 : 1)));
+        gguf_put_f32(p, key, (float)(r->attention_factor / usual));
     }
 }
 
@@ -111,9 +125,11 @@ int gguf_model_pairs(struct gguf_pairs *p, const char *name, const struct model_
         [GGUF_F32] = 0, [GGUF_F16] = 1, [GGUF_BF16] = 32, [GGUF_Q8_0] = 7};
     const char *arch = gguf_architecture(c, err);
     if (!arch) return -1;
-    if (c->rope.scaling == ROPE_YARN && !c->learned_positions && !c->rope.truncate)
+    if (gguf_has_rope_factors(c) && strcmp(arch, "llama") != 0)
         return err_set(err, ERR_USAGE,
-                       "GGUF cannot express yarn scaling without rounding (truncate: false)");
+                       "GGUF's %s architecture cannot express this model's rope scaling (llama3, "
+                       "or yarn with its own beta_fast, beta_slow or truncate)",
+                       arch);
     const struct {
         const char *key;
         int64_t value;
@@ -147,7 +163,7 @@ int gguf_model_pairs(struct gguf_pairs *p, const char *name, const struct model_
         gguf_put_f32(p, key, (float)c->rope.theta);
         snprintf(key, sizeof key, "%s.rope.dimension_count", arch);
         gguf_put_u32(p, key, (uint32_t)c->head_dim);
-        put_scaling(p, arch, &c->rope);
+        put_scaling(p, arch, c);
     }
     return 0;
 }

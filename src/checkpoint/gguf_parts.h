@@ -33,5 +33,8 @@ int gguf_model_pairs(struct gguf_pairs *p, const char *name, const struct model_
 int gguf_tokenizer_pairs(struct gguf_pairs *p, const struct tokenizer *tokenizer,
                          const struct model_config *c, struct err *err);
 
+// Whether the frequencies go into a tensor of factors, rope_freqs.weight.
+bool gguf_has_rope_factors(const struct model_config *c);
+
 // "llama", "qwen2", "qwen3", "olmo2" or "gpt2"; NULL with a message when none fits.
 const char *gguf_architecture(const struct model_config *c, struct err *err);

@@ -340,6 +340,37 @@ TEST(settings_of_other_kinds) {
     model_free(&model);
 }
 
+TEST(yarn_with_its_own_thresholds_goes_by_factors) {
+    struct model model = make_model(FAMILY_LLAMA, 300);
+    struct model_rope *rope = &model.config.rope;
+    *rope = (struct model_rope){.scaling = ROPE_YARN,
+                                .theta = 100,
+                                .factor = 4,
+                                .beta_fast = 4,
+                                .beta_slow = 0.25,
+                                .truncate = true,
+                                .original_context = 32};
+    struct reader r;
+    uint32_t type;
+    uint64_t shape[2];
+    open_file(&r, write_one(&model, GGUF_F32, NULL));
+    CHECK_EQ_INT(seek(&r, "llama.rope.scaling.type"), 0);
+    CHECK_EQ_INT(seek(&r, "llama.rope.scaling.attn_factor"), 6);
+    float factor, factors[4];
+    memcpy(&factor, r.data + r.at, 4);
+    CHECK_CLOSE(factor, 0.1 * log(4) + 1, 1e-6);
+    const char *data = tensor(&r, "rope_freqs.weight", &type, shape);
+    CHECK(data != NULL);
+    memcpy(factors, data, sizeof factors);
+    double plain[4], scaled[4];
+    rope_inverse_frequencies(rope, 8, 128, scaled);
+    rope->scaling = ROPE_PLAIN;
+    rope_inverse_frequencies(rope, 8, 128, plain);
+    for (int i = 0; i < 4; i++) CHECK_CLOSE(factors[i], plain[i] / scaled[i], 1e-6);
+    free(r.data);
+    model_free(&model);
+}
+
 TEST(blocks_of_eight_bits) {
     float x[64];
     unsigned char out[2 * GGUF_Q8_BYTES];
