@@ -48,46 +48,51 @@ static int put_bytes(struct text *out, unsigned field, const void *bytes, size_t
     return put_key(out, field, WIRE_BYTES) | put_varint(out, count) | text_put(out, bytes, count);
 }
 
-static int put_value(struct text *summary, const struct tensorboard_scalar *scalar) {
-    struct text value = {0};
+static int put_value(struct tensorboard *board, const struct tensorboard_scalar *scalar) {
+    struct text *value = &board->value;
     float number = (float)scalar->value;
-    int failed = put_bytes(&value, 1, scalar->tag, strlen(scalar->tag)) |
-                 put_key(&value, 2, WIRE_FIXED32) | text_put(&value, &number, sizeof number);
-    if (!failed) failed = put_bytes(summary, 1, value.data, value.size);
-    text_free(&value);
-    return failed;
+    value->size = 0;
+    int failed = put_bytes(value, 1, scalar->tag, strlen(scalar->tag)) |
+                 put_key(value, 2, WIRE_FIXED32) | text_put(value, &number, sizeof number);
+    return failed ? failed : put_bytes(&board->summary, 1, value->data, value->size);
 }
 
-// Frames `event` and appends it in one write, so that a reader never sees half a record of a
+// Frames board->event and appends it in one write, so that a reader never sees half a record of a
 // running process.
-static int write_record(struct tensorboard *board, const struct text *event, struct err *err) {
-    struct text record = {0};
+static int write_record(struct tensorboard *board, struct err *err) {
+    const struct text *event = &board->event;
+    struct text *record = &board->record;
+    record->size = 0;
     uint64_t length = event->size;
     uint32_t length_crc = tensorboard_masked_crc32c(&length, sizeof length);
     uint32_t event_crc = tensorboard_masked_crc32c(event->data, event->size);
     int result = 0;
-    if (text_put(&record, &length, sizeof length) |
-        text_put(&record, &length_crc, sizeof length_crc) |
-        text_put(&record, event->data, event->size) |
-        text_put(&record, &event_crc, sizeof event_crc)) {
+    if (text_put(record, &length, sizeof length) |
+        text_put(record, &length_crc, sizeof length_crc) |
+        text_put(record, event->data, event->size) |
+        text_put(record, &event_crc, sizeof event_crc)) {
         result = err_set(err, ERR_MEMORY, "%s: no memory for an event", board->path);
     } else {
-        ssize_t written = write(board->fd, record.data, record.size);
+        ssize_t written = write(board->fd, record->data, record->size);
         if (written < 0)
             result = err_set_errno(err, "%s: cannot write an event", board->path);
-        else if ((size_t)written != record.size)
+        else if ((size_t)written != record->size)
             result = err_set(err, ERR_IO, "%s: the disk took %zd of %zu bytes of an event",
-                             board->path, written, record.size);
+                             board->path, written, record->size);
     }
-    text_free(&record);
     return result;
+}
+
+static struct text *begin_event(struct tensorboard *board) {
+    board->event.size = 0;
+    return &board->event;
 }
 
 int tensorboard_open(struct tensorboard *board, const char *folder, double wall_seconds,
                      struct err *err) {
     char host[64] = "localhost";
     gethostname(host, sizeof host - 1);
-    board->fd = -1;
+    *board = (struct tensorboard){.fd = -1};
     int n = snprintf(board->path, sizeof board->path, "%s/events.out.tfevents.%.6f.%s.%ld", folder,
                      wall_seconds, host, (long)getpid());
     if (n < 0 || (size_t)n >= sizeof board->path)
@@ -95,13 +100,12 @@ int tensorboard_open(struct tensorboard *board, const char *folder, double wall_
     board->fd = open(board->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (board->fd < 0)
         return err_set_errno(err, "%s: cannot create it for TensorBoard events", board->path);
-    struct text event = {0};
+    struct text *event = begin_event(board);
     static const char version[] = "brain.Event:2";
     int result =
-        put_double(&event, 1, wall_seconds) | put_bytes(&event, 3, version, sizeof version - 1)
+        put_double(event, 1, wall_seconds) | put_bytes(event, 3, version, sizeof version - 1)
             ? err_set(err, ERR_MEMORY, "%s: no memory for an event", board->path)
-            : write_record(board, &event, err);
-    text_free(&event);
+            : write_record(board, err);
     if (result != 0) tensorboard_close(board);
     return result;
 }
@@ -109,30 +113,33 @@ int tensorboard_open(struct tensorboard *board, const char *folder, double wall_
 int tensorboard_resume(struct tensorboard *board, double wall_seconds, int64_t step,
                        struct err *err) {
     static const char start[] = "\x08\x01"; // SessionLog: 1 status, START
-    struct text event = {0};
-    int failed = put_double(&event, 1, wall_seconds) | put_key(&event, 2, WIRE_VARINT) |
-                 put_varint(&event, (uint64_t)step) | put_bytes(&event, 7, start, 2);
+    struct text *event = begin_event(board);
+    int failed = put_double(event, 1, wall_seconds) | put_key(event, 2, WIRE_VARINT) |
+                 put_varint(event, (uint64_t)step) | put_bytes(event, 7, start, 2);
     int result = failed ? err_set(err, ERR_MEMORY, "%s: no memory for an event", board->path)
-                        : write_record(board, &event, err);
-    text_free(&event);
+                        : write_record(board, err);
     return result;
 }
 
 int tensorboard_put(struct tensorboard *board, double wall_seconds, int64_t step,
                     const struct tensorboard_scalar *scalars, size_t count, struct err *err) {
-    struct text summary = {0}, event = {0};
+    struct text *event = begin_event(board);
+    board->summary.size = 0;
     int failed = 0;
-    for (size_t i = 0; i < count; i++) failed |= put_value(&summary, &scalars[i]);
-    failed |= put_double(&event, 1, wall_seconds) | put_key(&event, 2, WIRE_VARINT) |
-              put_varint(&event, (uint64_t)step) | put_bytes(&event, 5, summary.data, summary.size);
+    for (size_t i = 0; i < count; i++) failed |= put_value(board, &scalars[i]);
+    failed |= put_double(event, 1, wall_seconds) | put_key(event, 2, WIRE_VARINT) |
+              put_varint(event, (uint64_t)step) |
+              put_bytes(event, 5, board->summary.data, board->summary.size);
     int result = failed ? err_set(err, ERR_MEMORY, "%s: no memory for an event", board->path)
-                        : write_record(board, &event, err);
-    text_free(&summary);
-    text_free(&event);
+                        : write_record(board, err);
     return result;
 }
 
 void tensorboard_close(struct tensorboard *board) {
     if (board->fd >= 0) close(board->fd);
     board->fd = -1;
+    text_free(&board->value);
+    text_free(&board->summary);
+    text_free(&board->event);
+    text_free(&board->record);
 }

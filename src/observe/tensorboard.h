@@ -3,12 +3,15 @@
 // buffer.
 #pragma once
 #include "base/error.h"
+#include "base/text.h"
 #include <stddef.h>
 #include <stdint.h>
 
 struct tensorboard {
     int fd; // -1: closed
     char path[4096];
+    // kept, so that a step in the middle of a run allocates nothing
+    struct text value, summary, event, record;
 };
 
 // Appends to a new file "events.out.tfevents.<time>.<host>" in `folder`, beginning with the version

@@ -10,7 +10,7 @@ int run_evaluate(struct run *run, struct err *err) {
     int64_t all = (int64_t)loader_samples_per_epoch(run->validation) / c->micro_batch;
     int64_t wanted = c->eval_batches > 0 && c->eval_batches < all ? c->eval_batches : all;
     if (wanted == 0) wanted = 1; // a set smaller than a micro-batch is read more than once
-    double begin = record_begin(&run->lane), sum = 0, start = clock_seconds();
+    double sum = 0, start = clock_seconds();
     int64_t counted = 0;
     for (int64_t i = 0; i < wanted && !run_is_stopped(run); i++) {
         struct batch *const *batches;
@@ -22,7 +22,6 @@ int run_evaluate(struct run *run, struct err *err) {
         sum += loss;
         counted += targets;
     }
-    record_end(&run->lane, RECORD_EVALUATE, "evaluate", run->step, begin);
     if (run_is_stopped(run) || counted == 0) return 0; // half an evaluation is none
     double loss = sum / (double)counted, seconds = clock_seconds() - start;
     double bytes = (double)loader_text_bytes(run->validation);
