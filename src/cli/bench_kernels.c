@@ -17,9 +17,9 @@ struct place {
     struct device *device;
     enum dtype type;
     double seconds;
-    unsigned char *buffer[4]; // each TOKENS x WIDTH floats
-    float *vector[4];         // each at least WIDTH and TOKENS floats
-    int32_t *number;          // TOKENS small numbers
+    void *buffer[4];  // each TOKENS x WIDTH floats
+    float *vector[4]; // each at least WIDTH and TOKENS floats
+    int32_t *number;  // TOKENS small numbers
     void *workspace;
     struct bandwidth_figures *out;
 };
@@ -44,12 +44,12 @@ static void copy(struct place *p) {
     size_t piece = (size_t)1 << 20, pieces = (size_t)count * 4 / piece;
 #pragma omp parallel for schedule(static) num_threads(p->device->threads)
     for (size_t i = 0; i < pieces; i++)
-        memcpy(p->buffer[1] + i * piece, p->buffer[0] + i * piece, piece);
+        memcpy((char *)p->buffer[1] + i * piece, (const char *)p->buffer[0] + i * piece, piece);
 }
 
 static void triad(struct place *p) {
-    float *a = (float *)p->buffer[0];
-    const float *b = (const float *)p->buffer[1], *c = (const float *)p->buffer[2];
+    float *a = p->buffer[0];
+    const float *b = p->buffer[1], *c = p->buffer[2];
 #pragma omp parallel for simd schedule(static) num_threads(p->device->threads)
     for (int64_t i = 0; i < count; i++) a[i] = b[i] + 3.0f * c[i];
 }
@@ -111,7 +111,7 @@ static void measure_norms(struct place *p) {
                             .position = p->number,
                             .cosine = p->vector[1],
                             .sine = p->vector[2]};
-    MEASURE(p, "rope", 2 * count * size * 3 / 4, d->rope_forward(d, &r));
+    MEASURE(p, "rope", 1.5 * (double)(count * size), d->rope_forward(d, &r));
 }
 
 static void measure_activations(struct place *p) {
@@ -139,15 +139,15 @@ static void measure_rest(struct place *p) {
     int64_t rows = count / VOCAB_STRIDE < ROWS ? count / VOCAB_STRIDE : ROWS;
     MEASURE(p, "cross-entropy with gradient",
             rows * VOCAB_STRIDE * (4 + (int64_t)dtype_bytes(p->type)),
-            d->cross_entropy(d, p->type, rows, VOCAB, VOCAB_STRIDE, (float *)p->buffer[0],
-                             p->number, 1, p->vector[3], p->buffer[1]));
+            d->cross_entropy(d, p->type, rows, VOCAB, VOCAB_STRIDE, p->buffer[0], p->number, 1,
+                             p->vector[3], p->buffer[1]));
     for (int i = 0; i < 4; i++) memset(p->buffer[i], 0, (size_t)count * 4);
     bool low = p->type == DTYPE_BF16;
     struct device_adamw a = {.count = low ? count - count / 8 : count,
-                             .master = (float *)p->buffer[0],
-                             .moment1 = (float *)p->buffer[1],
-                             .moment2 = (float *)p->buffer[2],
-                             .gradient = (float *)p->buffer[3],
+                             .master = p->buffer[0],
+                             .moment1 = p->buffer[1],
+                             .moment2 = p->buffer[2],
+                             .gradient = p->buffer[3],
                              .learning_rate = 1e-3,
                              .beta1 = 0.9,
                              .beta2 = 0.95,
@@ -157,8 +157,7 @@ static void measure_rest(struct place *p) {
                              .step = 1};
     if (low) a.weight = p->workspace;
     MEASURE(p, "adamw", a.count * (low ? 30 : 28), d->adamw(d, &a));
-    MEASURE(p, "square sums", count * 4,
-            d->square_sums(d, count, (float *)p->buffer[0], p->workspace));
+    MEASURE(p, "square sums", count * 4, d->square_sums(d, count, p->buffer[0], p->workspace));
 }
 
 int bench_kernels(struct device *device, enum dtype type, double seconds,

@@ -57,7 +57,7 @@ SIMD_INLINE simd_h simd_to_bf16(simd_f x) {
     simd_u bits = (simd_u)x;
     simd_u rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     simd_u quiet = (bits >> 16) | 0x40u;
-    simd_u is_nan = (simd_u)(x != x);
+    simd_u is_nan = (simd_u)((bits & 0x7fffffffu) > 0x7f800000u);
     rounded = (rounded & ~is_nan) | (quiet & is_nan);
     return __builtin_convertvector(rounded, simd_h);
 #endif
