@@ -35,7 +35,7 @@ struct settings {
 };
 
 struct figures {
-    double gemm_rate, copy_rate; // FLOP/s, bytes/s
+    double gemm_rate, gemm_f32_rate, copy_rate; // FLOP/s, bytes/s
     double forward_seconds, backward_seconds, forward_bytes, backward_bytes, forward_flops,
         backward_flops;
     uint64_t workspace_bytes;
@@ -139,8 +139,9 @@ static void measure(struct device *device, const struct settings *s,
         double done = clock_seconds();
         f->forward_seconds = fmin(f->forward_seconds, middle - begin);
         f->backward_seconds = fmin(f->backward_seconds, done - middle);
-        if (pass % 4 == 0)
-            f->gemm_rate = fmax(f->gemm_rate, device_gemm_rate(device, s->type, 0.1));
+        if (pass % 4 != 0) continue;
+        f->gemm_rate = fmax(f->gemm_rate, device_gemm_rate(device, s->type, 0.1));
+        f->gemm_f32_rate = fmax(f->gemm_f32_rate, device_gemm_rate(device, DTYPE_F32, 0.1));
     }
 }
 
@@ -181,13 +182,13 @@ static void print(const struct device *device, const struct settings *s, const s
             if (lines[i].shown)
                 json_array_append_new(list, json_of(lines[i].name, lines[i].seconds, lines[i].bytes,
                                                     lines[i].flops, f));
-        json_t *root =
-            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:I, s:o}", "device",
-                      device->name, "rows", (json_int_t)s->rows, "tokens", (json_int_t)s->tokens,
-                      "heads", (json_int_t)s->heads, "kv_heads", (json_int_t)s->kv_heads,
-                      "head_dim", (json_int_t)s->head_dim, "type", dtype_name(s->type),
-                      "gemm_flops_per_second", f->gemm_rate, "copy_bytes_per_second", f->copy_rate,
-                      "workspace_bytes", (json_int_t)f->workspace_bytes, "attention", list);
+        json_t *root = json_pack(
+            "{s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:o}", "device", device->name,
+            "rows", (json_int_t)s->rows, "tokens", (json_int_t)s->tokens, "heads",
+            (json_int_t)s->heads, "kv_heads", (json_int_t)s->kv_heads, "head_dim",
+            (json_int_t)s->head_dim, "type", dtype_name(s->type), "gemm_flops_per_second",
+            f->gemm_rate, "gemm_f32_flops_per_second", f->gemm_f32_rate, "copy_bytes_per_second",
+            f->copy_rate, "workspace_bytes", (json_int_t)f->workspace_bytes, "attention", list);
         if (s->plain)
             json_object_set_new(root, "largest_difference", json_real(p->largest_difference));
         json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
@@ -198,8 +199,9 @@ static void print(const struct device *device, const struct settings *s, const s
     printf("%s; %lld x %lld tokens, %lld heads on %lld of keys, head_dim %lld, %s, causal\n",
            device->name, (long long)s->rows, (long long)s->tokens, (long long)s->heads,
            (long long)s->kv_heads, (long long)s->head_dim, dtype_name(s->type));
-    printf("GEMM %.1f GFLOP/s, copy %.1f GB/s, workspace %.1f MB\n\n", f->gemm_rate / 1e9,
-           f->copy_rate / 1e9, (double)f->workspace_bytes / 1e6);
+    printf("GEMM %.1f GFLOP/s (f32: %.1f), copy %.1f GB/s, workspace %.1f MB\n\n",
+           f->gemm_rate / 1e9, f->gemm_f32_rate / 1e9, f->copy_rate / 1e9,
+           (double)f->workspace_bytes / 1e6);
     printf("  %-18s %12s %12s %10s %16s %7s\n", "", "time", "memory", "bandwidth", "useful",
            "ratio");
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
