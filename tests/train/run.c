@@ -37,9 +37,9 @@ static void check_same_run(const char *const *words) {
     for (; words[count]; count++) stop[count] = go_on[count] = words[count];
     fixture_config(&config, test_temp_dir(), "whole", go_on);
     run_to_end(&config);
-    char *losses = fixture_column(&config, "loss_hex"),
-         *norms = fixture_column(&config, "grad_norm_hex");
-    char *rates = fixture_column(&config, "learning_rate");
+    const char *losses = fixture_column(&config, "loss_hex"),
+               *norms = fixture_column(&config, "grad_norm_hex");
+    const char *rates = fixture_column(&config, "learning_rate");
     uint64_t hash = fixture_checkpoint_hash(&config, 12);
     for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
         char word[64], name[64];
@@ -89,10 +89,7 @@ TEST(threads_change_no_bit) {
 }
 
 static double first_number(const struct train_config *c, const char *member) {
-    char *column = fixture_column(c, member);
-    double value = strtod(column, NULL);
-    free(column);
-    return value;
+    return strtod(fixture_column(c, member), NULL);
 }
 
 // Each token once, whatever the split; loss and norm of the global batch, the norm before clipping.
@@ -235,6 +232,8 @@ TEST(weights_that_are_not_finite_are_refused) {
     log_to(quiet, NULL, LOG_INFO);
     CHECK(train_run(&config, NULL, &result, &err) != 0);
     CHECK_CONTAINS(err.text, copies[3].name);
+    for (int i = 0; i < count; i++) free(copies[i].data);
+    free(copies);
 }
 
 TEST(data_that_is_not_there_or_does_not_fit) {
