@@ -60,7 +60,7 @@ struct checkpoint; // an opened and verified one
 
 // The newest complete checkpoint below `folder`. Folders that are not complete are passed over,
 // each with a log line (LOG_WARN) that says why. None at all: *out is NULL and the result is 0;
-// only when there were some, and none is valid, it is an error.
+// only when some have a manifest, and none is valid, it is an error.
 int checkpoint_open_newest(const char *folder, struct checkpoint **out, struct err *err);
 // One given step folder; any fault is an error that names the file.
 int checkpoint_open(const char *path, struct checkpoint **out, struct err *err);

@@ -99,25 +99,30 @@ int checkpoint_list(const char *folder, int64_t **steps, int *count, struct err 
 
 int checkpoint_open_newest(const char *folder, struct checkpoint **out, struct err *err) {
     struct place *places;
-    int count;
+    int count, damaged = 0;
     if (find_places(folder, &places, &count, err) != 0) return -1;
     struct checkpoint *found = NULL;
     struct err newest = {0};
     for (int i = count - 1; i >= 0 && !found; i--) {
-        char path[CHECKPOINT_PATH_BYTES];
+        char path[CHECKPOINT_PATH_BYTES], manifest[CHECKPOINT_PATH_BYTES];
         struct err why = {0};
         if (file_join(path, sizeof path, folder, places[i].name, &why) == 0 &&
             checkpoint_open(path, &found, &why) == 0)
             continue;
         log_line(LOG_WARN, "checkpoint %s is passed over: %s", places[i].name, why.text);
-        if (newest.kind == ERR_NONE) newest = why;
+        // a folder that never had a manifest is somebody's, or of a save that did not finish: no
+        // loss
+        if (file_join(manifest, sizeof manifest, path, MANIFEST_NAME, NULL) == 0 &&
+            !file_exists(manifest))
+            continue;
+        if (damaged++ == 0) newest = why;
     }
     free(places);
-    if (!found && count > 0)
+    if (!found && damaged > 0)
         return err_set(
             err, ERR_DATA,
             "%s: none of the %d checkpoints is complete and undamaged; the newest: %.700s", folder,
-            count, newest.text);
+            damaged, newest.text);
     *out = found;
     return 0;
 }

@@ -307,3 +307,37 @@ TEST(tensor_names_cover_the_model) {
     }
     CHECK(hf_name_ignorable("h.3.attn.bias") && !hf_name_ignorable("h.3.attn.c_attn.bias"));
 }
+
+TEST(published_configurations) {
+    static const struct {
+        const char *name, *word; // NULL: accepted; else what the refusal names
+    } files[] = {
+        {"Llama-3.2-1B-Instruct", NULL},
+        {"Qwen2.5-0.5B-Instruct", NULL},
+        {"Qwen3-1.7B", NULL},
+        {"llama3-8B-instruct", NULL},
+        {"llama31_405b", NULL},
+        {"llama31_70b", NULL},
+        {"mixtral_8x7b", "model_type"},
+        {"deepseek3_671b", "deepseek"},
+        {"qwen3_30b_a3b_base", "qwen3_moe"},
+    };
+    if (!test_data_dir()) SKIP("needs DATA");
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        char path[4096];
+        struct model_config c;
+        struct err err = {0};
+        snprintf(path, sizeof path, "%s/configs/%s.config.json", test_data_dir(), files[i].name);
+        if (!file_exists(path)) SKIP("no %s", path);
+        if (files[i].word) {
+            CHECK(hf_config_read(path, &c, &err) != 0);
+            CHECK_CONTAINS(err.text, files[i].word);
+        } else {
+            CHECK_OK(hf_config_read(path, &c, &err), err);
+        }
+        if (strcmp(files[i].name, "llama31_70b") == 0) {
+            CHECK_EQ_INT(c.rope.scaling, ROPE_LLAMA3);
+            CHECK_EQ_INT(c.stop_count, 2);
+        }
+    }
+}
