@@ -2,27 +2,12 @@
 #include "train/run.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "memory/memory.h"
 #include "observe/trace.h"
 #include "train/run_parts.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void say_memory(const struct run *run) {
-    const struct memory_plan *plan = engine_memory(run->engine);
-    char planned[32], allocated[32], part[32], line[1024] = "";
-    for (int kind = 0; kind < BUFFER_KIND_COUNT; kind++) {
-        uint64_t bytes = memory_plan_kind_bytes(plan, kind);
-        if (bytes > 0)
-            snprintf(line + strlen(line), sizeof line - strlen(line), "%s%s %s",
-                     line[0] ? ", " : "", buffer_kind_name(kind), text_bytes(bytes, part));
-    }
-    log_line(LOG_INFO, "memory: planned %s, allocated %s (%s)",
-             text_bytes(run->result->planned_bytes, planned),
-             text_bytes(run->result->allocated_bytes, allocated), line);
-}
 
 // A save that fails costs nothing but itself.
 static void try_to_save(struct run *run) {
@@ -111,7 +96,6 @@ int train_run(struct train_config *config, const struct run_control *control,
     int status = config_check_run(config, err);
     if (status == 0) status = run_open(run, err);
     if (status == 0) {
-        say_memory(run);
         result->step = run->step;
         result->start_seconds = clock_since_exec_seconds();
         log_line(LOG_INFO, "start-up: %.2f s from exec to the first step", result->start_seconds);

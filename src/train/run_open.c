@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "checkpoint/hf_folder.h"
+#include "memory/memory.h"
 #include "model/flops.h"
 #include "train/run_parts.h"
 #include <errno.h>
@@ -79,6 +80,25 @@ static void say_model(const struct run *run, const struct engine_options *option
              modes[c->recompute], 100 * run->recomputed_flops / per_token);
 }
 
+// Before anything is taken, so that a shortage stands beside what was planned.
+static int say_plan(struct run *run, const struct engine_options *options, struct err *err) {
+    struct memory_plan plan = {0};
+    char total[32], part[32], line[1024] = "";
+    if (engine_plan(&plan, &run->model, &run->device, options, err) != 0) {
+        memory_plan_free(&plan);
+        return -1;
+    }
+    for (int kind = 0; kind < BUFFER_KIND_COUNT; kind++) {
+        uint64_t bytes = memory_plan_kind_bytes(&plan, kind);
+        if (bytes > 0)
+            snprintf(line + strlen(line), sizeof line - strlen(line), "%s%s %s",
+                     line[0] ? ", " : "", buffer_kind_name(kind), text_bytes(bytes, part));
+    }
+    log_line(LOG_INFO, "memory: %s planned (%s)", text_bytes(plan.total_bytes, total), line);
+    memory_plan_free(&plan);
+    return 0;
+}
+
 static int open_engine(struct run *run, struct err *err) {
     const struct train_config *c = run->config;
     struct device_cpu_options device_options;
@@ -101,12 +121,16 @@ static int open_engine(struct run *run, struct err *err) {
         : c->recompute == RECOMPUTE_SELECTIVE_MLP ? mfu_recomputed_mlp(&c->model)
                                                   : 0;
     say_model(run, &options);
+    if (say_plan(run, &options, err) != 0) return -1;
     run->engine = engine_open(&run->model, &run->device, &options, err);
     if (!run->engine) return -1;
     run->loader_memory = engine_other_memory(run->engine);
     run->validation_memory = run->loader_memory + loader_part;
     run->result->planned_bytes = engine_memory(run->engine)->total_bytes;
     run->result->allocated_bytes = engine_allocated_bytes(run->engine);
+    char allocated[32];
+    log_line(LOG_INFO, "memory: %s allocated and touched",
+             text_bytes(run->result->allocated_bytes, allocated));
     return 0;
 }
 

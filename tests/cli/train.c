@@ -258,3 +258,40 @@ TEST(train_from_a_text) {
                      "data.train=data2/train train.folder=run2") != 0);
     CHECK_CONTAINS(out, "data2/train");
 }
+
+TEST(train_with_too_little_memory_shows_the_plan) {
+#ifdef WEFT_SANITIZED
+    SKIP("AddressSanitizer reserves more address space than the limit");
+#endif
+    char out[8000];
+    write_inputs(3);
+    // a limit that the program itself fits into; the model wants more
+    CHECK_EQ_INT(test_shell(out, sizeof out,
+                            "ulimit -v 1000000; %s train %s model.hidden=2048 model.heads=32 "
+                            "model.kv_heads=32 model.head_dim=64 model.ffn=8192",
+                            test_weft(), path_in("c.yaml")),
+                 5);
+    CHECK_CONTAINS(out, "GB planned (weights");
+    CHECK_CONTAINS(out, "moments");
+    CHECK(!file_exists(path_in("run/metrics.jsonl")));
+}
+
+TEST(man_page_names_every_verb) {
+    char out[8000], path[4200], *page;
+    size_t size;
+    int verbs = 0;
+    struct err err = {0};
+    snprintf(path, sizeof path, "%s/docs/weft.1", WEFT_SOURCE_DIR);
+    CHECK_OK(file_read(path, 0, &page, &size, &err), err);
+    CHECK_EQ_INT(test_shell(out, sizeof out, "%s --help | sed -n 's/^  \\([a-z]*\\)  .*/\\1/p'",
+                            test_weft()),
+                 0);
+    for (char *verb = strtok(out, "\n"); verb; verb = strtok(NULL, "\n"), verbs++) {
+        char line[64];
+        snprintf(line, sizeof line, ".TP\n.B %.40s\n", verb);
+        if (!strstr(page, line))
+            test_fail(__FILE__, __LINE__, "docs/weft.1 has no verb \"%s\"", verb);
+    }
+    CHECK(verbs >= 8);
+    free(page);
+}
