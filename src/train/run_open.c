@@ -168,6 +168,14 @@ static void say_data(const struct run *run) {
              (long long)run->schedule.steps, hash);
 }
 
+// An unwritable place is better known now than after the last step, when the trace is written.
+static int try_trace(const char *path, struct err *err) {
+    struct file_writer file;
+    if (file_writer_open(&file, path, err) != 0 || file_writer_close(&file, false, err) != 0)
+        return err_context(err, "train.trace");
+    return 0;
+}
+
 static int open_journals(struct run *run, struct err *err) {
     char path[4096];
     const struct train_config *c = run->config;
@@ -176,6 +184,7 @@ static int open_journals(struct run *run, struct err *err) {
         return -1;
     if (write_file(run, "config.yaml", run->config_text.data, run->config_text.size, err) != 0)
         return -1;
+    if (c->trace[0] && try_trace(c->trace, err) != 0) return -1;
     if (c->tensorboard) {
         double now = clock_wall_seconds();
         if (tensorboard_open(&run->tensorboard, c->folder, now, err) != 0) return -1;

@@ -199,6 +199,11 @@ TEST(train_and_config_messages) {
     CHECK_EQ_INT(test_shell(out, sizeof out, "%s train %s train.folder=/proc/none", test_weft(), c),
                  4);
     CHECK_CONTAINS(out, "/proc/none");
+    CHECK_EQ_INT(test_shell(out, sizeof out,
+                            "%s train %s train.trace=/nowhere/t.json train.folder=%s", test_weft(),
+                            c, path_in("traced")),
+                 4);
+    CHECK_CONTAINS(out, "train.trace: /nowhere/t.json");
     CHECK_EQ_INT(test_shell(out, sizeof out, "%s train %s --dry-run", test_weft(), c), 0);
     CHECK_CONTAINS(out, "head_dim: 8");
     CHECK(!file_exists(path_in("run")));
