@@ -22,6 +22,7 @@ static const char usage[] =
     "  --stride N         distance of windows (half the context); with the whole context windows\n"
     "                     do not overlap, with less each token has more in front of it\n"
     "  --no-bos           no BOS token in front of the text: its first token is not predicted\n"
+    "  --parse-special    special tokens written in the text become their ids\n"
     "  --precision P      bf16 or f32 (bf16)\n"
     "  --tokenizer PATH   another tokenizer than the one beside the model\n"
     "  --threads N        default: all\n"
@@ -32,7 +33,7 @@ enum { USUAL_CONTEXT = 4096 };
 struct eval {
     const char *text_path, *precision, *tokenizer_path;
     int context, stride, threads;
-    bool no_bos, json;
+    bool no_bos, parse_special, json;
     // opened
     struct loaded_model loaded;
     struct tokenizer *tokenizer;
@@ -52,9 +53,10 @@ static int read_text(struct eval *e, struct err *err) {
         cli_tokenizer(source->tokenizer, e->tokenizer_path, source->model->config.vocab, err);
     if (!e->tokenizer || file_read(e->text_path, 0, &text, &e->bytes, err) != 0) return -1;
     e->has_bos = !e->no_bos && tokenizer_bos(e->tokenizer) >= 0;
-    int result =
-        tokenizer_encode_parallel(e->tokenizer, text, e->bytes, e->has_bos ? TOKENIZER_ADD_BOS : 0,
-                                  e->threads, &e->ids, &e->invalid_bytes, err);
+    unsigned flags =
+        (e->has_bos ? TOKENIZER_ADD_BOS : 0u) | (e->parse_special ? TOKENIZER_PARSE_SPECIAL : 0u);
+    int result = tokenizer_encode_parallel(e->tokenizer, text, e->bytes, flags, e->threads, &e->ids,
+                                           &e->invalid_bytes, err);
     free(text);
     if (result != 0) return -1;
     if (e->ids.count < 2)
@@ -166,6 +168,7 @@ int verb_eval(int argc, char **argv) {
         {"--context", OPTION_COUNT, &e.context, 1},
         {"--stride", OPTION_COUNT, &e.stride, 1},
         {"--no-bos", OPTION_FLAG, &e.no_bos, 0},
+        {"--parse-special", OPTION_FLAG, &e.parse_special, 0},
         {"--precision", OPTION_TEXT, &e.precision, 0},
         {"--tokenizer", OPTION_TEXT, &e.tokenizer_path, 0},
         {"--threads", OPTION_COUNT, &e.threads, 0},

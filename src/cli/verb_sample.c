@@ -23,6 +23,7 @@ static const char usage[] =
     "  --seed N           another text for another seed; the same for the same (0)\n"
     "  --precision P      bf16 or f32 (bf16)\n"
     "  --tokenizer PATH   another tokenizer than the one beside the model\n"
+    "  --parse-special    special tokens written in the prompt (<|im_start|>) become their ids\n"
     "  --raw-ids          the prompt is ids separated by spaces, and ids are printed\n"
     "  --no-prompt        prints only what is new\n"
     "  --threads N        default: all\n"
@@ -32,7 +33,7 @@ struct sample {
     const char *prompt, *prompt_file, *precision, *tokenizer_path;
     int tokens, threads;
     struct sampler_options sampler;
-    bool raw_ids, no_prompt, quiet;
+    bool raw_ids, parse_special, no_prompt, quiet;
     // opened
     struct loaded_model loaded;
     struct tokenizer *tokenizer;
@@ -80,9 +81,11 @@ static int encode_prompt(struct sample *s, struct err *err) {
     if (open_tokenizer(s, err) != 0) return -1;
     int32_t bos = tokenizer_bos(s->tokenizer);
     bool add_bos = bos >= 0 && (tokenizer_add_bos(s->tokenizer) || s->text_bytes == 0);
+    unsigned flags =
+        (add_bos ? TOKENIZER_ADD_BOS : 0u) | (s->parse_special ? TOKENIZER_PARSE_SPECIAL : 0u);
     if (s->text_bytes > 0)
-        return tokenizer_encode_parallel(s->tokenizer, s->text, s->text_bytes,
-                                         add_bos ? TOKENIZER_ADD_BOS : 0, 1, &s->ids, NULL, err);
+        return tokenizer_encode_parallel(s->tokenizer, s->text, s->text_bytes, flags, 1, &s->ids,
+                                         NULL, err);
     if (add_bos && token_list_put(&s->ids, (uint32_t)bos) != 0)
         return err_set(err, ERR_MEMORY, "no memory for the prompt");
     return 0;
@@ -167,6 +170,7 @@ int verb_sample(int argc, char **argv) {
         {"--precision", OPTION_TEXT, &s.precision, 0},
         {"--tokenizer", OPTION_TEXT, &s.tokenizer_path, 0},
         {"--raw-ids", OPTION_FLAG, &s.raw_ids, 0},
+        {"--parse-special", OPTION_FLAG, &s.parse_special, 0},
         {"--no-prompt", OPTION_FLAG, &s.no_prompt, 0},
         {"--threads", OPTION_COUNT, &s.threads, 0},
         {"--quiet", OPTION_FLAG, &s.quiet, 0},

@@ -213,3 +213,29 @@ TEST(sample_refuses_weights_that_are_not_numbers) {
                  3);
     CHECK_CONTAINS(out, "not finite at index 31");
 }
+
+// A model that others trained; text and loss are those of transformers in FP32.
+TEST(sample_and_eval_of_a_real_checkpoint) {
+    char out[4000], folder[4200];
+    if (!test_data_dir()) SKIP("needs DATA");
+    snprintf(folder, sizeof folder, "%s/checkpoints/tinystories_656k", test_data_dir());
+    if (!file_exists(folder)) SKIP("%s is not there", folder);
+    CHECK_EQ_INT(test_shell(out, sizeof out,
+                            "%s sample %s --greedy --tokens 60 --prompt 'Once upon a time' "
+                            "--precision f32 --threads 1 --quiet",
+                            test_weft(), folder),
+                 0);
+    CHECK_STR(out,
+              "Once upon a time, a little girl named Lily lived in a small house with her mom, "
+              "dad, and her dog, Spot, Spot, loved to play all day. One day, Lily saw a small "
+              "bird on the ground. She picked it up and tried to reach the bird and see what "
+              "it was.\nLily had an idea. She asked her mom if she could help the bird. Her "
+              "mom said, \"Okay, let's go inside and see if you want\n");
+    write_text("story.txt", "Tom and Lily went to the park. <|end_story|>");
+    CHECK_EQ_INT(test_shell(out, sizeof out,
+                            "%s eval %s --text %s/story.txt --precision f32 --threads 1 --json "
+                            "--parse-special",
+                            test_weft(), folder, test_temp_dir()),
+                 0);
+    CHECK_CLOSE(atof(strstr(out, "\"loss\": ") + 8), 9.3354187, 1e-5);
+}
