@@ -11,9 +11,9 @@
 // another process) is never touched.
 //
 // Names: weights are tensors named as their param ("layers.0.attention.qkv.weight"), the FP32
-// masters (bf16 = round(master) on load); moments have the suffixes below. Shapes are logical:
-// [rows, columns], or [rows] for a vector; padding rows are not stored. Tensors of other names may
-// stand beside them.
+// masters (bf16 = round(master) on load); moments end in ".moment1" and ".moment2". Shapes are
+// logical: [rows, columns], or [rows] for a vector; padding rows are not stored. Tensors of other
+// names may stand beside them.
 #pragma once
 #include "base/error.h"
 #include "base/json.h"
@@ -22,9 +22,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#define CHECKPOINT_MOMENT1 ".moment1"
-#define CHECKPOINT_MOMENT2 ".moment2"
 
 enum { CHECKPOINT_PATH_BYTES = 4096 };
 

@@ -34,7 +34,7 @@ struct store {
     uint32_t count, open_count;
     uint64_t tick;
     pthread_mutex_t lock;
-    pthread_cond_t wake, settled;
+    pthread_cond_t wake;
     // cache; folder NULL: none
     char *folder;
     uint64_t limit_bytes, held_bytes;
@@ -43,7 +43,6 @@ struct store {
     bool copier_runs;
     uint32_t *queue; // ring of `count` ids
     uint32_t queue_first, queue_count;
-    bool copying;
 };
 
 static void copy_path(const struct store *store, const struct entry *e, const char *suffix,
@@ -183,15 +182,12 @@ static void *copier_main(void *argument) {
     struct store *store = argument;
     pthread_mutex_lock(&store->lock);
     for (;;) {
-        while (store->queue_count == 0 && !store->closing) {
-            pthread_cond_broadcast(&store->settled);
+        while (store->queue_count == 0 && !store->closing)
             pthread_cond_wait(&store->wake, &store->lock);
-        }
         if (store->closing) break;
         struct entry *e = &store->entries[store->queue[store->queue_first]];
         store->queue_first = (store->queue_first + 1) % store->count;
         store->queue_count--;
-        store->copying = true;
         bool room = !store->broken && make_room(store, e->info.file_bytes);
         e->copy = room ? COPY_RUNNING : COPY_NONE;
         if (room) {
@@ -207,9 +203,7 @@ static void *copier_main(void *argument) {
         } else if (!store->evict || e->info.file_bytes > store->limit_bytes) {
             e->copy = COPY_REFUSED; // it will not fit later either
         }
-        store->copying = false;
     }
-    pthread_cond_broadcast(&store->settled);
     pthread_mutex_unlock(&store->lock);
     return NULL;
 }
@@ -265,7 +259,6 @@ struct store *store_open(const struct store_shard *shards, uint32_t count, const
     store->limit_bytes = cache_bytes;
     pthread_mutex_init(&store->lock, NULL);
     pthread_cond_init(&store->wake, NULL);
-    pthread_cond_init(&store->settled, NULL);
     for (uint32_t i = 0; i < count; i++) {
         entries[i].path = shards[i].path;
         entries[i].info = shards[i].info;
@@ -287,7 +280,6 @@ void store_close(struct store *store) {
     for (uint32_t i = 0; i < store->count; i++) close_entry(store, &store->entries[i]);
     pthread_mutex_destroy(&store->lock);
     pthread_cond_destroy(&store->wake);
-    pthread_cond_destroy(&store->settled);
     free(store->queue);
     free(store->folder);
     free(store->entries);
@@ -369,18 +361,4 @@ void store_expect(struct store *store, uint32_t id) {
     pthread_mutex_lock(&store->lock);
     want_copy(store, id);
     pthread_mutex_unlock(&store->lock);
-}
-
-void store_settle(struct store *store) {
-    pthread_mutex_lock(&store->lock);
-    while (store->copier_runs && (store->queue_count || store->copying) && !store->closing)
-        pthread_cond_wait(&store->settled, &store->lock);
-    pthread_mutex_unlock(&store->lock);
-}
-
-uint64_t store_cached_bytes(struct store *store) {
-    pthread_mutex_lock(&store->lock);
-    uint64_t bytes = store->held_bytes;
-    pthread_mutex_unlock(&store->lock);
-    return bytes;
 }

@@ -35,6 +35,3 @@ const struct shard *store_acquire(struct store *store, uint32_t id, struct store
 void store_release(struct store *store, uint32_t id);
 // A shard that will be read soon: copied into the cache.
 void store_expect(struct store *store, uint32_t id);
-// Waits until all expected copies are made (for tests).
-void store_settle(struct store *store);
-uint64_t store_cached_bytes(struct store *store);

@@ -1,7 +1,6 @@
 // Opening: the plan becomes memory, every pointer is set, and nothing is allocated afterwards.
 #include "engine/state.h"
 #include "model/rope.h"
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,23 +42,6 @@ static void place(struct engine *e) {
     }
 }
 
-static int fill_rope_tables(struct engine *e, struct err *err) {
-    const struct model_config *c = &e->model->config;
-    float *cosine = e->single[SINGLE_COSINE], *sine = e->single[SINGLE_SINE];
-    if (!cosine) return 0;
-    int half = c->head_dim / 2;
-    double *frequency = malloc((size_t)half * sizeof *frequency);
-    if (!frequency) return err_set(err, ERR_MEMORY, "no memory for %d rotary frequencies", half);
-    double factor = rope_inverse_frequencies(&c->rope, c->head_dim, e->options.context, frequency);
-    for (int64_t p = 0; p < e->options.context; p++)
-        for (int i = 0; i < half; i++) {
-            cosine[p * half + i] = (float)(factor * cos((double)p * frequency[i]));
-            sine[p * half + i] = (float)(factor * sin((double)p * frequency[i]));
-        }
-    free(frequency);
-    return 0;
-}
-
 static int open_parts(struct engine *e, struct err *err) {
     const struct model *m = e->model;
     size_t params = (size_t)m->param_count;
@@ -84,7 +66,11 @@ static int open_parts(struct engine *e, struct err *err) {
     if (e->single[SINGLE_PRODUCTS])
         e->device->set_workspace(e->device, e->single[SINGLE_PRODUCTS],
                                  e->plan.buffers[e->buffers.single[SINGLE_PRODUCTS]].bytes);
-    return fill_rope_tables(e, err);
+    const struct model_config *c = &m->config;
+    if (e->single[SINGLE_COSINE])
+        rope_tables(&c->rope, c->head_dim, e->options.context, e->options.context,
+                    e->single[SINGLE_COSINE], e->single[SINGLE_SINE]);
+    return 0;
 }
 
 struct engine *engine_open(const struct model *model, struct device *device,

@@ -2,6 +2,9 @@
 #include "engine/state.h"
 #include <math.h>
 
+_Static_assert((int)RANK_NORM_BLOCK == (int)DEVICE_NORM_BLOCK,
+               "the plan counts as many sums as the kernel writes");
+
 // Sums of squares of blocks of DEVICE_NORM_BLOCK elements, counted from each param's start, added
 // in param order: a norm that does not depend on how parameters are cut over ranks.
 double engine_gradient_norm(struct engine *e) {

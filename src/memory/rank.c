@@ -6,7 +6,6 @@
 
 enum {
     PARAM_ALIGN_ELEMENTS = 64,
-    NORM_BLOCK_ELEMENTS = 4096,
     // sets of modes
     KEEP_NONE = 1 << RECOMPUTE_NONE,
     KEEP_SELECTIVE = KEEP_NONE | 1 << RECOMPUTE_SELECTIVE,
@@ -101,7 +100,7 @@ void rank_param_offsets(const struct model *model, int64_t *out) {
 }
 
 int64_t rank_norm_blocks(const struct param *param) {
-    return (param_elements_padded(param) + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
+    return (param_elements_padded(param) + RANK_NORM_BLOCK - 1) / RANK_NORM_BLOCK;
 }
 
 // What the steps of the enumeration share. `failed` gathers shortages of memory for one check at

@@ -110,7 +110,9 @@ struct rank_buffers {
 // First element of each param in the flat buffers (64-element aligned) and, behind the last, the
 // total. `out` has room for param_count + 1.
 void rank_param_offsets(const struct model *model, int64_t *out);
-// Blocks of DEVICE_NORM_BLOCK (4096) elements of a param, counted from its own first element.
+// Blocks of a param, counted from its own first element, that the gradient norm sums apart. The
+// device's DEVICE_NORM_BLOCK is the same number; the engine asserts it.
+enum { RANK_NORM_BLOCK = 4096 };
 int64_t rank_norm_blocks(const struct param *param);
 // Whether forward's output stays until backward.
 bool rank_keeps(const struct model_config *config, const struct rank_shape *shape,

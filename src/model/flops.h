@@ -1,4 +1,4 @@
-// Operations counted as docs/definitions of the project state: N counts parameters that enter a
+// Operations counted as docs/definitions.md says: N counts parameters that enter a
 // matrix product (the output head once, tied or not; no look-ups, norms or biases); attention
 // counts attended pairs.
 #pragma once

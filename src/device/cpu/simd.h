@@ -115,11 +115,6 @@ SIMD_INLINE void simd_store_upto(void *p, int64_t i, int64_t left, enum dtype ty
     }
 }
 
-// What a value becomes when it is stored as `type`.
-SIMD_INLINE simd_f simd_round(simd_f x, enum dtype type) {
-    return type == DTYPE_BF16 ? simd_from_bf16(simd_to_bf16(x)) : x;
-}
-
 // Lane by lane: a where the mask (a comparison) holds, else b.
 SIMD_INLINE simd_f simd_select(simd_i mask, simd_f a, simd_f b) {
     return (simd_f)((mask & (simd_i)a) | (~mask & (simd_i)b));
