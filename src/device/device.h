@@ -128,6 +128,10 @@ struct device {
     struct record_lane *lane; // may be NULL
     int threads;
     void *state; // the backend's own
+    // What an operation met that cannot happen after preparation (the library refuses a prepared
+    // product). The first one is kept; results after it mean nothing. Whoever runs a step looks
+    // here before it uses them.
+    struct err failure;
 
     void (*close)(struct device *device);
 
@@ -218,6 +222,13 @@ struct device {
     // ---- workspace of the products, given once after planning
     void (*set_workspace)(struct device *device, void *memory, uint64_t bytes);
 };
+
+// 0, or -1 with the message of the operation that failed.
+static inline int device_check(const struct device *device, struct err *err) {
+    return device->failure.kind == ERR_NONE
+               ? 0
+               : err_set(err, device->failure.kind, "%s", device->failure.text);
+}
 
 enum device_isa { DEVICE_ISA_BEST, DEVICE_ISA_PORTABLE, DEVICE_ISA_AVX2, DEVICE_ISA_AVX512 };
 

@@ -136,8 +136,10 @@ int engine_run_step(struct engine *engine, struct batch *const *batches, int cou
     memset(engine->written, 0, (size_t)engine->model->param_count * sizeof *engine->written);
     lookup_begin(engine, batches, count);
     schedule_accumulate(&engine->schedule, count, engine->options.split_backward);
-    for (int i = 0; i < engine->schedule.count; i++)
+    for (int i = 0; i < engine->schedule.count; i++) {
         perform(engine, engine->schedule.actions[i], batches, count, step);
+        if (device_check(engine->device, err) != 0) return -1;
+    }
     return 0;
 }
 
@@ -151,7 +153,7 @@ int engine_evaluate(struct engine *engine, const struct batch *batch, double *lo
     if (token_loss)
         memcpy(token_loss, engine->single[SINGLE_LOSS], (size_t)batch->tokens * sizeof(float));
     record_end(engine->device->lane, RECORD_EVALUATE, "evaluate", -1, begin);
-    return 0;
+    return device_check(engine->device, err);
 }
 
 int engine_logits(struct engine *engine, const struct batch *batch, const int32_t *rows, int count,
@@ -180,5 +182,5 @@ int engine_logits(struct engine *engine, const struct batch *batch, const int32_
             memcpy(logits + (size_t)(from + i) * vocab, found + (size_t)i * (size_t)w->n,
                    vocab * sizeof(float));
     }
-    return 0;
+    return device_check(engine->device, err);
 }

@@ -215,6 +215,7 @@ static int feed(struct generator *g, const int32_t *ids, int count, const struct
         if (sink->losses) part.targets += done, part.losses += done;
         if (sink->values) part.values += (int64_t)done * g->model->config.vocab;
         if (all || done + size == count) run_head(g, size, delta, &part);
+        if (device_check(g->device, err) != 0) return -1;
         g->length += size;
     }
     return 0;

@@ -46,8 +46,8 @@ struct gemm_entry *gemm_prepare(struct gemm_cache *cache, const struct gemm_spec
 struct gemm_entry *gemm_find(struct gemm_cache *cache,
                              const struct gemm_spec *spec); // NULL: not prepared
 uint64_t gemm_workspace_bytes(const struct gemm_entry *entry);
-void gemm_run(struct gemm_cache *cache, struct gemm_entry *entry, const void *a, const void *b,
-              const float *bias, void *c, void *workspace);
+int gemm_run(struct gemm_cache *cache, struct gemm_entry *entry, const void *a, const void *b,
+             const float *bias, void *c, void *workspace, struct err *err);
 
 // Packed copies of B; the first of a shape makes the conversion, later ones reuse it. `spec`
 // describes the product with plain B (rows: any typical number); its b_packed is ignored.

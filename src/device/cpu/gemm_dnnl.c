@@ -300,8 +300,8 @@ uint64_t gemm_workspace_bytes(const struct gemm_entry *entry) {
     return entry->workspace_bytes;
 }
 
-void gemm_run(struct gemm_cache *cache, struct gemm_entry *entry, const void *a, const void *b,
-              const float *bias, void *c, void *workspace) {
+int gemm_run(struct gemm_cache *cache, struct gemm_entry *entry, const void *a, const void *b,
+             const float *bias, void *c, void *workspace, struct err *err) {
     dnnl_exec_arg_t args[5];
     int count = 0;
     dnnl_memory_set_data_handle(entry->a, (void *)a);
@@ -318,8 +318,12 @@ void gemm_run(struct gemm_cache *cache, struct gemm_entry *entry, const void *a,
         dnnl_memory_set_data_handle(entry->scratch, workspace);
         args[count++] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, entry->scratch};
     }
-    dnnl_primitive_execute(entry->primitive, cache->stream, count, args);
-    dnnl_stream_wait(cache->stream);
+    bool good =
+        dnnl_primitive_execute(entry->primitive, cache->stream, count, args) == dnnl_success;
+    if (dnnl_stream_wait(cache->stream) == dnnl_success && good) return 0;
+    return err_set(err, ERR_INTERNAL, "oneDNN %s failed in a product %lld x %lld x %lld",
+                   gemm_version(), (long long)entry->spec.rows, (long long)entry->spec.columns,
+                   (long long)entry->spec.inner);
 }
 
 // ---- packed copies ----------------------------------------------------------------------------

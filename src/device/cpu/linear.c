@@ -5,7 +5,6 @@
 // are converted to FP32 in the workspace, multiplied there, and the result is rounded once. Weight
 // gradients run in chunks of DEVICE_TOKEN_CHUNK tokens, one after the other, so that no split over
 // threads can change the order of a sum.
-#include "base/log.h"
 #include "device/cpu/cpu.h"
 #include <omp.h>
 #include <stdlib.h>
@@ -91,12 +90,13 @@ static void convert_rows(struct device *device, int64_t rows, int64_t columns, c
     }
 }
 
-static void give_up(const struct err *err) {
-    log_line(LOG_WARN, "%s", err->text);
-    abort(); // a broken promise: shapes are refused by prepare_linear, before any step
+// A broken promise: shapes are refused by prepare_linear, before any step. The first one is kept.
+static void keep_failure(struct device *device, const struct err *err) {
+    if (device->failure.kind == ERR_NONE) device->failure = *err;
 }
 
-static unsigned char *workspace_of(struct cpu_device *cpu, uint64_t bytes) {
+static unsigned char *workspace_of(struct device *device, uint64_t bytes) {
+    struct cpu_device *cpu = cpu_device_of(device);
     if (bytes <= cpu->workspace_bytes) return cpu->workspace;
     if (bytes > cpu->own_workspace_bytes) {
         free(cpu->own_workspace);
@@ -105,7 +105,9 @@ static unsigned char *workspace_of(struct cpu_device *cpu, uint64_t bytes) {
             struct err err = {0};
             (void)err_set(&err, ERR_MEMORY, "no memory for %llu bytes of product workspace",
                           (unsigned long long)bytes);
-            give_up(&err);
+            keep_failure(device, &err);
+            cpu->own_workspace_bytes = 0;
+            return NULL;
         }
         cpu->own_workspace_bytes = bytes;
     }
@@ -122,9 +124,13 @@ static void product(struct device *device, const struct gemm_spec *spec, bool b_
         struct err err = {0};
         cpu->products.late++;
         entry = gemm_prepare(&cpu->products, &plan.spec, &err);
-        if (!entry) give_up(&err);
+        if (!entry) {
+            keep_failure(device, &err);
+            return;
+        }
     }
-    unsigned char *scratch = workspace_of(cpu, plan_bytes(&plan, entry));
+    unsigned char *scratch = workspace_of(device, plan_bytes(&plan, entry));
+    if (!scratch && plan_bytes(&plan, entry)) return;
     unsigned char *at = scratch + round_64(gemm_workspace_bytes(entry));
     const void *used_a = a, *used_b = b;
     void *used_c = c;
@@ -143,7 +149,9 @@ static void product(struct device *device, const struct gemm_spec *spec, bool b_
         at += plan.b_bytes;
     }
     if (plan.c_bytes) used_c = at;
-    gemm_run(&cpu->products, entry, used_a, used_b, bias, used_c, scratch);
+    struct err failure = {0};
+    if (gemm_run(&cpu->products, entry, used_a, used_b, bias, used_c, scratch, &failure) != 0)
+        keep_failure(device, &failure);
     if (plan.c_bytes) {
         convert_rows(device, spec->rows, spec->columns, used_c, spec->columns, DTYPE_F32, c,
                      spec->c_stride, spec->out_type);
@@ -217,7 +225,8 @@ static void pack(struct device *device, const struct device_weight *weight, bool
         struct gemm_spec spec =
             backward ? input_spec(weight, 1024, weight->n, weight->k)
                      : forward_spec(weight, 1024, weight->k, weight->n, weight->type, false);
-        if (gemm_pack(&cpu->products, &spec, weight->plain, packed, &err)) give_up(&err);
+        if (gemm_pack(&cpu->products, &spec, weight->plain, packed, &err))
+            keep_failure(device, &err);
     }
     record_end(device->lane, RECORD_PACK, "pack", -1, begin);
 }
