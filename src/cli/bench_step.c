@@ -113,8 +113,7 @@ static int run_steps(struct engine *engine, struct device *device, const struct 
 
 static void derive(const struct train_config *c, struct figures *f) {
     double rate = f->rate_before > f->rate_after ? f->rate_before : f->rate_after;
-    double pairs = (double)f->last.attended_pairs / (double)f->last.processed;
-    f->recompute_flops = engine_recompute_flops(&c->model, c->recompute, pairs);
+    f->recompute_flops = engine_recompute_flops(&c->model, c->recompute, c->context);
     struct mfu_step step = {f->last.processed, f->last.attended_pairs, f->step_seconds, rate,
                             f->recompute_flops};
     f->mfu = mfu_of_step(&c->model, c->context, &step);

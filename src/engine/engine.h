@@ -77,7 +77,8 @@ int engine_logits(struct engine *engine, const struct batch *batch, const int32_
                   float *logits, struct err *err);
 
 // What a recomputation mode adds: the operations in words, and their matrix products in FLOP per
-// token (attention over `pairs_per_token` attended pairs). HFU counts them, MFU does not.
+// token (attention over `pairs_per_token` pairs; the context in the full convention). HFU counts
+// them, MFU does not.
 double engine_recompute_flops(const struct model_config *config, enum engine_recompute mode,
                               double pairs_per_token);
 const char *engine_recompute_text(enum engine_recompute mode);

@@ -17,13 +17,3 @@ struct mfu mfu_of_step(const struct model_config *config, int64_t context,
     m.hfu = (full + step->recomputed_flops) * m.tokens_per_second / step->gemm_rate;
     return m;
 }
-
-double mfu_recomputed_mlp(const struct model_config *config) {
-    double width = config->activation == ACTIVATION_SWIGLU ? 2.0 * config->ffn : config->ffn;
-    return 2.0 * config->layers * width * config->hidden;
-}
-
-double mfu_recomputed_full(const struct model_config *config, int64_t context) {
-    double head = 2.0 * config->vocab * config->hidden; // is not done twice
-    return flops_per_token_full(config, context) / 3 - head;
-}

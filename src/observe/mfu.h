@@ -9,7 +9,7 @@ struct mfu_step {
     int64_t attended_pairs;  // of one layer without a window
     double seconds;          // data wait included, checkpoint and evaluation excluded
     double gemm_rate;        // FLOP/s; 0: not measured
-    double recomputed_flops; // per token, see mfu_recomputed_*
+    double recomputed_flops; // per token; of the full convention, as hfu is
 };
 struct mfu {
     double tokens_per_second;
@@ -19,8 +19,3 @@ struct mfu {
 };
 struct mfu mfu_of_step(const struct model_config *config, int64_t context,
                        const struct mfu_step *step);
-
-// FLOPs per token that the modes repeat: gate and up (selective_mlp); the whole forward of all
-// blocks (full). Mode selective repeats no product.
-double mfu_recomputed_mlp(const struct model_config *config);
-double mfu_recomputed_full(const struct model_config *config, int64_t context);

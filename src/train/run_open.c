@@ -6,6 +6,7 @@
 #include "checkpoint/hf_folder.h"
 #include "memory/memory.h"
 #include "model/flops.h"
+#include "train/config_table.h"
 #include "train/run_parts.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -75,9 +76,10 @@ static void say_model(const struct run *run, const struct engine_options *option
              run->device.name, options->compute == DTYPE_BF16 ? "bf16" : "fp32", options->rows,
              options->context, options->micro_batches);
     double per_token = flops_per_token_full(&c->model, c->context);
-    static const char *const modes[] = {"none", "selective", "selective_mlp", "full"};
-    log_line(LOG_INFO, "recompute: %s, adds %.1f %% to the operations of a step",
-             modes[c->recompute], 100 * run->recomputed_flops / per_token);
+    char mode[64];
+    config_choice(&config_options[CONFIG_OPTION(recompute)], (int)c->recompute, mode);
+    log_line(LOG_INFO, "recompute: %s (again: %s), adds %.1f %% to the operations of a step", mode,
+             engine_recompute_text(c->recompute), 100 * run->recomputed_flops / per_token);
 }
 
 // Before anything is taken, so that a shortage stands beside what was planned.
@@ -116,10 +118,7 @@ static int open_engine(struct run *run, struct err *err) {
         return -1;
     uint64_t loader_part = (loader_bytes(&loader) + 63) / 64 * 64;
     options.other_bytes = loader_part + (validation.set_count ? loader_bytes(&validation) : 0);
-    run->recomputed_flops =
-        c->recompute == RECOMPUTE_FULL            ? mfu_recomputed_full(&c->model, c->context)
-        : c->recompute == RECOMPUTE_SELECTIVE_MLP ? mfu_recomputed_mlp(&c->model)
-                                                  : 0;
+    run->recomputed_flops = engine_recompute_flops(&c->model, c->recompute, c->context);
     say_model(run, &options);
     if (say_plan(run, &options, err) != 0) return -1;
     run->engine = engine_open(&run->model, &run->device, &options, err);

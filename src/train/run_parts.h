@@ -42,7 +42,7 @@ struct run {
     double gemm_rate;
     double step_seconds; // running average, for the time left
     double recomputed_flops;
-    double cpu_seconds; // of the process when the last step ended
+    double cpu_seconds; // of the process when the step began
     double phase[RECORD_KIND_COUNT];
     struct loader_counts counts;
     uint64_t *sample_ids;
