@@ -25,10 +25,16 @@ static int flush_text(struct writing *w) {
     return halt;
 }
 
+// Vocabularies of models are often padded beyond the tokenizer's: such an id is no text.
+static bool has_text(const struct tokenizer *tokenizer, int32_t id) {
+    size_t length;
+    return tokenizer_token_bytes(tokenizer, (uint32_t)id, &length) != NULL;
+}
+
 static int hand_over(struct writing *w, int32_t id, struct err *err) {
     const struct write_request *r = w->request;
     int halt = r->token && r->token(r->context, id) != 0;
-    if (r->tokenizer && r->text) {
+    if (r->tokenizer && r->text && has_text(r->tokenizer, id)) {
         if (tokenizer_stream_put(r->tokenizer, &w->stream, (uint32_t)id, true, &w->text, err) != 0)
             return -1;
         halt |= flush_text(w);

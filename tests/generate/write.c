@@ -264,3 +264,23 @@ TEST(write_text_replaces_what_is_no_character) {
     recite("ok\xF0", &h); // the text ends inside a character
     CHECK_STR(h.text, "ok\xEF\xBF\xBD");
 }
+
+TEST(write_text_passes_over_ids_without_text) { // a vocabulary padded beyond the tokenizer's
+    struct err err = {0};
+    struct tokenizer *tok = byte_tokenizer();
+    struct heard h = {0};
+    struct tiny t;
+    int32_t script[] = {1 + 'a' - '!', 300, 1 + 'b' - '!', 319};
+    CHECK(tokenizer_vocab_size(tok) < 300);
+    open_script(&t, script, 4);
+    struct write_result result;
+    struct write_request request = request_of(script, 1, &h);
+    request.tokens = 3;
+    request.tokenizer = tok;
+    request.text = hear_text;
+    CHECK_OK(write_text(t.g, &request, &result, &err), err);
+    CHECK_STR(h.text, "b");
+    CHECK_EQ_INT(result.tokens, 3);
+    tiny_close(&t);
+    tokenizer_free(tok);
+}
