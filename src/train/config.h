@@ -115,4 +115,4 @@ struct config_paths {
 };
 int config_loader(const struct train_config *config, bool validation, int batch,
                   struct config_paths *storage, struct loader_options *out, struct err *err);
-void config_schedule(const struct train_config *config, struct schedule *out);
+void config_schedule(const struct train_config *config, struct train_schedule *out);

@@ -38,7 +38,7 @@ static int check_batches(const struct train_config *c, struct err *err) {
                        config_place(c, CONFIG_OPTION(micro_batch), place), c->micro_batch, c->batch,
                        near, batches);
     }
-    struct schedule s;
+    struct train_schedule s;
     config_schedule(c, &s);
     if (schedule_parse_ramp(&s, c->batch_ramp, err) != 0)
         return err_context(err, "%s: train.batch_ramp",
@@ -56,7 +56,7 @@ static int check_batches(const struct train_config *c, struct err *err) {
 
 static int check_schedule(const struct train_config *c, struct err *err) {
     static const char *const units[] = {"steps", "samples", "tokens"};
-    struct schedule s;
+    struct train_schedule s;
     char place[1200];
     config_schedule(c, &s);
     int64_t length = schedule_length(&s);
@@ -215,8 +215,8 @@ int config_loader(const struct train_config *c, bool validation, int batch,
     return 0;
 }
 
-void config_schedule(const struct train_config *c, struct schedule *out) {
-    *out = (struct schedule){
+void config_schedule(const struct train_config *c, struct train_schedule *out) {
+    *out = (struct train_schedule){
         .kind = c->schedule,
         .unit = c->unit,
         .peak = c->learning_rate,

@@ -22,7 +22,7 @@ struct run {
     struct record_lane lane; // of the compute thread
     struct device device;
     struct engine *engine;
-    struct schedule schedule;
+    struct train_schedule schedule;
 
     struct config_paths paths, validation_paths;
     struct loader *loader, *validation; // validation may be NULL

@@ -3,13 +3,13 @@
 #include <math.h>
 #include <stdlib.h>
 
-int schedule_batch(const struct schedule *s, int64_t samples) {
+int schedule_batch(const struct train_schedule *s, int64_t samples) {
     for (int i = 0; i < s->ramp_count; i++)
         if (samples < s->ramp[i].until_samples) return s->ramp[i].batch;
     return s->batch;
 }
 
-int64_t schedule_samples(const struct schedule *s, int64_t steps) {
+int64_t schedule_samples(const struct train_schedule *s, int64_t steps) {
     int64_t samples = 0;
     for (int i = 0; i < s->ramp_count && steps > 0; i++) {
         int64_t batch = s->ramp[i].batch, missing = s->ramp[i].until_samples - samples;
@@ -23,7 +23,7 @@ int64_t schedule_samples(const struct schedule *s, int64_t steps) {
     return samples + steps * s->batch;
 }
 
-static double position(const struct schedule *s, int64_t steps, int64_t samples) {
+static double position(const struct train_schedule *s, int64_t steps, int64_t samples) {
     switch (s->unit) {
     case UNIT_STEPS:
         return (double)steps;
@@ -35,11 +35,11 @@ static double position(const struct schedule *s, int64_t steps, int64_t samples)
     return (double)samples * (double)s->context;
 }
 
-int64_t schedule_length(const struct schedule *s) {
+int64_t schedule_length(const struct train_schedule *s) {
     return (int64_t)position(s, s->steps, schedule_samples(s, s->steps));
 }
 
-double schedule_rate(const struct schedule *s, int64_t step, int64_t samples) {
+double schedule_rate(const struct train_schedule *s, int64_t step, int64_t samples) {
     double at = position(s, step, samples), end = (double)schedule_length(s);
     double warmup = (double)s->warmup, low = s->min_ratio, share = 1; // share of the peak
     if (at < warmup) return s->peak * at / warmup;
@@ -63,7 +63,7 @@ double schedule_rate(const struct schedule *s, int64_t step, int64_t samples) {
     return s->peak * (low + (1 - low) * share);
 }
 
-int schedule_parse_ramp(struct schedule *s, const char *text, struct err *err) {
+int schedule_parse_ramp(struct train_schedule *s, const char *text, struct err *err) {
     int64_t before = 0;
     s->ramp_count = 0;
     while (*text) {

@@ -14,7 +14,7 @@ enum schedule_decay { DECAY_LINEAR, DECAY_SQRT }; // of WSD: 1 - x, or 1 - sqrt(
 
 enum { SCHEDULE_MAX_RAMP = 16 };
 
-struct schedule {
+struct train_schedule {
     enum schedule_kind kind;
     enum schedule_unit unit;
     double peak, min_ratio; // learning rate; the lowest one as a share of it
@@ -31,12 +31,12 @@ struct schedule {
 };
 
 // Batch of the step that begins when `samples` were consumed.
-int schedule_batch(const struct schedule *s, int64_t samples);
+int schedule_batch(const struct train_schedule *s, int64_t samples);
 // Samples consumed after `steps` steps from the beginning.
-int64_t schedule_samples(const struct schedule *s, int64_t steps);
+int64_t schedule_samples(const struct train_schedule *s, int64_t steps);
 // Length of the whole run in the schedule's unit.
-int64_t schedule_length(const struct schedule *s);
+int64_t schedule_length(const struct train_schedule *s);
 // Learning rate of the step with number `step` (from 1) at whose end `samples` are consumed.
-double schedule_rate(const struct schedule *s, int64_t step, int64_t samples);
+double schedule_rate(const struct train_schedule *s, int64_t step, int64_t samples);
 // Reads "8@160,16@480": batch 8 until 160 samples are consumed, then 16 until 480.
-int schedule_parse_ramp(struct schedule *s, const char *text, struct err *err);
+int schedule_parse_ramp(struct train_schedule *s, const char *text, struct err *err);

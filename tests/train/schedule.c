@@ -4,12 +4,13 @@
 #include <math.h>
 #include <string.h>
 
-static struct schedule plain(enum schedule_kind kind, int64_t steps) {
-    return (struct schedule){.kind = kind, .peak = 1, .steps = steps, .context = 1, .batch = 1};
+static struct train_schedule plain(enum schedule_kind kind, int64_t steps) {
+    return (struct train_schedule){
+        .kind = kind, .peak = 1, .steps = steps, .context = 1, .batch = 1};
 }
 
 TEST(cosine_from_1_to_0_over_200_steps) {
-    struct schedule s = plain(SCHEDULE_COSINE, 200);
+    struct train_schedule s = plain(SCHEDULE_COSINE, 200);
     CHECK_CLOSE(schedule_rate(&s, 100, 100), 0.5, 1e-15);
     CHECK_CLOSE(schedule_rate(&s, 150, 150), 0.146447, 1e-6);
     CHECK_CLOSE(schedule_rate(&s, 200, 200), 0, 1e-15);
@@ -17,7 +18,7 @@ TEST(cosine_from_1_to_0_over_200_steps) {
 }
 
 TEST(wsd_with_a_batch_ramp) { // 100 steps: batch 8 for 160 samples, then 16
-    struct schedule s = plain(SCHEDULE_WSD, 100);
+    struct train_schedule s = plain(SCHEDULE_WSD, 100);
     struct err err = {0};
     s.batch = 16;
     s.warmup = 10;
@@ -50,7 +51,7 @@ TEST(wsd_with_a_batch_ramp) { // 100 steps: batch 8 for 160 samples, then 16
 }
 
 TEST(ramp_batches_follow_samples_and_agree_with_the_sum) {
-    struct schedule s = plain(SCHEDULE_CONSTANT, 50);
+    struct train_schedule s = plain(SCHEDULE_CONSTANT, 50);
     struct err err = {0};
     s.batch = 12;
     CHECK_OK(schedule_parse_ramp(&s, "4@10,8@30", &err), err);
@@ -64,7 +65,7 @@ TEST(ramp_batches_follow_samples_and_agree_with_the_sum) {
 }
 
 TEST(other_kinds) {
-    struct schedule s = plain(SCHEDULE_LINEAR, 110);
+    struct train_schedule s = plain(SCHEDULE_LINEAR, 110);
     s.warmup = 10;
     s.min_ratio = 0.1;
     s.peak = 2;
@@ -87,7 +88,7 @@ TEST(ramps_that_are_none) {
         "8",     "8@",     "@160",         "8@160,", "8@160;16@200",
         "0@100", "-4@100", "8@100,16@100", "x@3",    "8@160 16@480"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        struct schedule s = plain(SCHEDULE_COSINE, 10);
+        struct train_schedule s = plain(SCHEDULE_COSINE, 10);
         struct err err = {0};
         if (schedule_parse_ramp(&s, wrong[i], &err) == 0)
             test_fail(__FILE__, __LINE__, "\"%s\" was accepted", wrong[i]);
