@@ -1,4 +1,4 @@
-// The rank's buffers: every one with its bytes, kind and lifetime, enumerated from the model, the
+// The rank's buffers: every one with its bytes, kind and layer, enumerated from the model, the
 // run's shape and the schedule before anything is allocated. Planned bytes are the sum over this
 // list; an arena of that size is what the engine takes. Scratch that different actions use one
 // after the other shares one region, whose size is the largest need.
