@@ -83,6 +83,11 @@ size_t text_distance(const char *a, const char *b) {
     return last[lb];
 }
 
+bool text_ends_with(const char *text, const char *end) {
+    size_t a = strlen(text), b = strlen(end);
+    return a >= b && memcmp(text + a - b, end, b) == 0;
+}
+
 const char *text_nearest(const char *name, const char *const *names, size_t count) {
     size_t length = strlen(name), limit = length / 3;
     if (limit == 0 && length > 1) limit = 1;

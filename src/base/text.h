@@ -1,6 +1,7 @@
 // Small text helpers: growing buffers, nearest names for messages, human-readable quantities, UTF-8
 // checks.
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +20,8 @@ void text_free(struct text *t);
 // of the length, or NULL.
 size_t text_distance(const char *a, const char *b);
 const char *text_nearest(const char *name, const char *const *names, size_t count);
+
+bool text_ends_with(const char *text, const char *end);
 
 // "1.74 GB" (powers of ten), "12 min 5 s", "5,034"; the result is `out`.
 const char *text_bytes(uint64_t bytes, char out[32]);

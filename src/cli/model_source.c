@@ -1,6 +1,7 @@
 // Finding and reading a model, see model_source.h.
 #include "cli/model_source.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_folder.h"
 #include "train/config.h"
@@ -13,11 +14,6 @@ static bool holds(const char *folder, const char *name) {
     return file_join(path, sizeof path, folder, name, NULL) == 0 && file_exists(path);
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t a = strlen(text), b = strlen(end);
-    return a >= b && strcmp(text + a - b, end) == 0;
-}
-
 static bool holds_tokenizer(const char *folder) {
     static const char *const names[] = {"tokenizer.json", "vocab.json", "encoder.json",
                                         "tokenizer.model"};
@@ -27,7 +23,7 @@ static bool holds_tokenizer(const char *folder) {
     size_t count;
     bool found = false;
     if (file_list(folder, &list, &count, NULL) != 0) return false;
-    for (size_t i = 0; i < count; i++) found |= ends_with(list[i], ".tiktoken");
+    for (size_t i = 0; i < count; i++) found |= text_ends_with(list[i], ".tiktoken");
     file_list_free(list, count);
     return found;
 }

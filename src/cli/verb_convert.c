@@ -43,11 +43,6 @@ struct request {
     const char *from, *to;
 };
 
-static bool ends_with(const char *text, const char *end) {
-    size_t a = strlen(text), b = strlen(end);
-    return a > b && strcmp(text + a - b, end) == 0;
-}
-
 static void print_result(const struct request *r, const char *type,
                          const struct hf_cast_counts *c) {
     if (r->json) {
@@ -198,7 +193,8 @@ static int check_target(const struct request *r, struct err *err) {
 static int convert(const struct request *r, struct err *err) {
     struct model_source source;
     if (check_target(r, err) != 0 || model_source_open(&source, r->from, err) != 0) return -1;
-    int result = ends_with(r->to, ".gguf") ? to_gguf(r, &source, err) : to_folder(r, &source, err);
+    int result =
+        text_ends_with(r->to, ".gguf") ? to_gguf(r, &source, err) : to_folder(r, &source, err);
     model_source_close(&source);
     return result;
 }

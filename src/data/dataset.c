@@ -1,13 +1,9 @@
 // Finding the shards of a data set, see dataset.h.
 #include "data/dataset.h"
 #include "base/json.h"
+#include "base/text.h"
 #include <stdlib.h>
 #include <string.h>
-
-static bool ends_with(const char *text, const char *end) {
-    size_t a = strlen(text), b = strlen(end);
-    return a >= b && strcmp(text + a - b, end) == 0;
-}
 
 static int add_path(struct dataset *set, const char *path, struct err *err) {
     char **grown = realloc(set->paths, (set->count + 1) * sizeof *grown);
@@ -50,15 +46,15 @@ static int add_found(struct dataset *set, const char *folder, struct err *err) {
     if (file_list(folder, &names, &count, err) != 0) return -1;
     bool own = false;
     int result = 0;
-    for (size_t i = 0; i < count; i++) own |= ends_with(names[i], SHARD_SUFFIX);
+    for (size_t i = 0; i < count; i++) own |= text_ends_with(names[i], SHARD_SUFFIX);
     for (size_t i = 0; i < count && result == 0; i++) {
         char path[4096];
-        if (ends_with(names[i], ".weft.tmp") || ends_with(names[i], ".bin.tmp"))
+        if (text_ends_with(names[i], ".weft.tmp") || text_ends_with(names[i], ".bin.tmp"))
             result = err_set(err, ERR_DATA,
                              "%s: holds the unfinished shard %s: its preparation did not end; run "
                              "`weft data prepare` again",
                              folder, names[i]);
-        if (result != 0 || !ends_with(names[i], own ? SHARD_SUFFIX : ".bin")) continue;
+        if (result != 0 || !text_ends_with(names[i], own ? SHARD_SUFFIX : ".bin")) continue;
         result = file_join(path, sizeof path, folder, names[i], err);
         if (result == 0) result = add_path(set, path, err);
     }

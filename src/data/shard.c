@@ -2,6 +2,7 @@
 // is compared with the size of the file before it is used.
 #include "data/shard.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,16 +15,11 @@ unsigned shard_token_bytes(uint64_t vocab_size) {
     return vocab_size <= 65536 ? 2 : 4;
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t a = strlen(text), b = strlen(end);
-    return a >= b && strcmp(text + a - b, end) == 0;
-}
-
 int shard_ids_path(const char *path, char out[4096], struct err *err) {
     size_t length = strlen(path);
     if (length + 5 > 4096) return err_set(err, ERR_IO, "path too long: %.100s...", path);
     memcpy(out, path, length + 1);
-    if (ends_with(path, ".idx")) {
+    if (text_ends_with(path, ".idx")) {
         memcpy(out + length - 4, ".bin", 5);
     } else if (!file_exists(path) || file_is_folder(path)) {
         char index[4096 + 8];
@@ -122,7 +118,7 @@ static void hash_ends(struct shard *shard) {
 static int open_mapped(struct shard *shard, struct err *err) {
     if (shard->map.size >= 8 && memcmp(shard->map.data, SHARD_MAGIC, 8) == 0)
         return open_own(shard, err);
-    if (ends_with(shard->path, SHARD_SUFFIX))
+    if (text_ends_with(shard->path, SHARD_SUFFIX))
         return err_set(err, ERR_DATA,
                        "%s: not a weft shard (it does not begin with \"%s\"); prepare it again "
                        "with `weft data prepare`",
@@ -130,7 +126,7 @@ static int open_mapped(struct shard *shard, struct err *err) {
     char index[4096];
     size_t length = strlen(shard->path);
     memcpy(index, shard->path, length + 1);
-    bool bin = ends_with(index, ".bin");
+    bool bin = text_ends_with(index, ".bin");
     if (bin) memcpy(index + length - 4, ".idx", 5);
     int result;
     if (bin && file_exists(index))

@@ -1,6 +1,7 @@
 // See hf_names.h. Two tables (GPT-2's and the Llama family's) give the name of each part of each
 // role.
 #include "model/hf_names.h"
+#include "base/text.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,13 +122,9 @@ int hf_tensor_find(const struct hf_tensor *list, int count, const char *stored_n
     return -1;
 }
 
-static bool ends_with(const char *text, const char *tail) {
-    size_t a = strlen(text), b = strlen(tail);
-    return a >= b && strcmp(text + a - b, tail) == 0;
-}
-
 bool hf_name_ignorable(const char *name) {
-    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
-           ends_with(name, "rotary_emb.inv_freq") || ends_with(name, "rotary_emb.cos_cached") ||
-           ends_with(name, "rotary_emb.sin_cached");
+    return text_ends_with(name, ".attn.bias") || text_ends_with(name, ".attn.masked_bias") ||
+           text_ends_with(name, "rotary_emb.inv_freq") ||
+           text_ends_with(name, "rotary_emb.cos_cached") ||
+           text_ends_with(name, "rotary_emb.sin_cached");
 }

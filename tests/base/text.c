@@ -37,6 +37,14 @@ TEST(text_distances) {
     CHECK_EQ_INT(text_distance(a, b), 127); // longer names count up to there
 }
 
+TEST(text_ends) {
+    CHECK(text_ends_with("a.weft", ".weft"));
+    CHECK(text_ends_with("a", ""));
+    CHECK(text_ends_with("", ""));
+    CHECK(!text_ends_with("weft", ".weft"));
+    CHECK(!text_ends_with("a.weft.tmp", ".weft"));
+}
+
 TEST(text_nearest_names) {
     static const char *const names[] = {"train.steps", "train.seed", "model.layers", "x"};
     CHECK_STR(text_nearest("train.step", names, 4), "train.steps");

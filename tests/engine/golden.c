@@ -1,5 +1,6 @@
 // Loss and gradients of whole models against PyTorch's (tests/golden/model.py).
 #include "base/json.h"
+#include "base/text.h"
 #include "checkpoint/hf_folder.h"
 #include "fixture.h"
 #include <math.h>
@@ -53,17 +54,12 @@ static const struct place {
     {"model.norm.weight", PARAM_FINAL_NORM, 0, false},
 };
 
-static bool ends_with(const char *text, const char *end) {
-    size_t a = strlen(text), b = strlen(end);
-    return a >= b && strcmp(text + a - b, end) == 0;
-}
-
 static struct place place_of(const struct model *model, const char *name) {
     bool after = model->config.norm_place == NORM_AFTER;
-    if (ends_with(name, "post_attention_layernorm.weight"))
+    if (text_ends_with(name, "post_attention_layernorm.weight"))
         return (struct place){"", after ? PARAM_ATTENTION_NORM : PARAM_MLP_NORM, 0, false};
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
-        if (ends_with(name, places[i].name)) return places[i];
+        if (text_ends_with(name, places[i].name)) return places[i];
     test_fail(__FILE__, __LINE__, "tensor %s has no place", name);
 }
 
