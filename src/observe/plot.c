@@ -93,9 +93,7 @@ int plot_smooth(const struct plot_series *from, struct plot_series *to) {
     double sum = 0;
     for (int i = 0; i < from->count; i++) {
         int reach = i / 8 < half ? i / 8 : half;
-        if (reach > from->count - 1 - i) reach = from->count - 1 - i;
-        while (end <= i + reach) sum += from->y[end++];
-        while (end > i + reach + 1) sum -= from->y[--end];
+        while (end < from->count && end <= i + reach) sum += from->y[end++];
         while (begin < i - reach) sum -= from->y[begin++];
         if (plot_series_put(to, from->x[i], sum / (end - begin)) != 0) return -1;
     }
