@@ -44,6 +44,13 @@ TEST(bench_step_figures) {
     for (void *at = json_object_iter(kinds); at; at = json_object_iter_next(kinds, at))
         sum += json_number_value(json_object_iter_value(at));
     CHECK_EQ_INT(sum, number(root, "planned_bytes"));
+    static const char *const kinds_of_work[] = {"forward", "backward",  "optimizer",
+                                                "gemm",    "attention", "kernel"};
+    json_t *seconds = json_object_get(root, "seconds");
+    for (size_t i = 0; i < sizeof kinds_of_work / sizeof kinds_of_work[0]; i++)
+        CHECK(number(seconds, kinds_of_work[i]) > 0);
+    CHECK(number(seconds, "gemm") + number(seconds, "attention") <
+          number(seconds, "forward") + number(seconds, "backward"));
     // The loss of random tokens under initial weights is near that of even odds.
     CHECK_CLOSE(number(root, "loss"), 4.605, 0.15);
     json_decref(root);

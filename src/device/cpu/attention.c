@@ -218,18 +218,22 @@ static attention_unit_function *choose_few(enum device_isa isa) {
 }
 
 static void forward(struct device *device, const struct device_attention *args) {
+    double begin = record_begin(device->lane);
     bool pairs = uses_pairs(device, args->type);
     struct attention_job job = {.args = args, .shape = shape_of(args, pairs, false)};
     enum device_isa isa = cpu_device_of(device)->isa;
     run(device->threads, &job, choose(isa, pairs, false), choose_few(isa), args->workspace);
+    record_end(device->lane, RECORD_ATTENTION, "attention", -1, begin);
 }
 
 static void backward(struct device *device, const struct device_attention_backward *args) {
+    double begin = record_begin(device->lane);
     bool pairs = uses_pairs(device, args->forward.type);
     struct attention_job job = {
         .args = &args->forward, .backward = args, .shape = shape_of(&args->forward, pairs, true)};
     run(device->threads, &job, choose(cpu_device_of(device)->isa, pairs, true), NULL,
         args->workspace);
+    record_end(device->lane, RECORD_ATTENTION, "attention gradient", -1, begin);
 }
 
 static uint64_t workspace_bytes(struct device *device, const struct device_attention *args,
