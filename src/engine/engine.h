@@ -62,7 +62,7 @@ struct engine_step {
     double gradient_norm; // global, before clipping
     double clip_factor;
     int64_t counted, non_pad, processed; // tokens
-    int64_t attended_pairs;
+    double attended_pairs;               // mean over the layers, each with its window
     bool skipped; // no counted target, or a non-finite loss or norm: weights and moments untouched
 };
 int engine_run_step(struct engine *engine, struct batch *const *batches, int count,

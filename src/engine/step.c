@@ -107,13 +107,37 @@ static void perform(struct engine *e, struct action action, struct batch *const 
     }
 }
 
-static void count_tokens(struct batch *const *batches, int count, struct engine_step *step) {
-    step->counted = step->non_pad = step->processed = step->attended_pairs = 0;
+// Pairs of a micro-batch in a layer whose queries see at most `window` keys (0: all).
+static int64_t window_pairs(const struct batch *b, int32_t window) {
+    if (window == 0) return b->attended_pairs;
+    int64_t pairs = 0;
+    for (int32_t i = 0; i < b->tokens; i++) {
+        int32_t seen = b->attend_to[i] - b->attend_from[i];
+        pairs += seen < window ? seen : window;
+    }
+    return pairs;
+}
+
+static double mean_pairs(const struct engine *e, const struct batch *b) {
+    double sum = 0;
+    int64_t pairs = 0;
+    for (int l = 0; l < e->model->config.layers; l++) {
+        if (l == 0 || e->layers[l].window != e->layers[l - 1].window)
+            pairs = window_pairs(b, e->layers[l].window);
+        sum += (double)pairs;
+    }
+    return sum / e->model->config.layers;
+}
+
+static void count_tokens(const struct engine *e, struct batch *const *batches, int count,
+                         struct engine_step *step) {
+    step->counted = step->non_pad = step->processed = 0;
+    step->attended_pairs = 0;
     for (int m = 0; m < count; m++) {
         step->counted += batches[m]->counted;
         step->non_pad += batches[m]->non_pad;
         step->processed += batches[m]->tokens;
-        step->attended_pairs += batches[m]->attended_pairs;
+        step->attended_pairs += mean_pairs(e, batches[m]);
     }
     step->loss = step->gradient_norm = 0;
     step->clip_factor = 1;
@@ -129,7 +153,7 @@ int engine_run_step(struct engine *engine, struct batch *const *batches, int cou
                        engine->options.micro_batches);
     for (int m = 0; m < count; m++)
         if (accept_batch(engine, batches[m], err) != 0) return -1;
-    count_tokens(batches, count, step);
+    count_tokens(engine, batches, count, step);
     if (step->skipped) return 0;
     // The one place where the mean over the global batch enters.
     engine->loss_scale = (float)(1.0 / (double)step->counted);

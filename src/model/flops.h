@@ -19,6 +19,6 @@ int64_t flops_attended_pairs(int64_t tokens, int64_t window);
 double flops_per_token_full(const struct model_config *config, int64_t context);
 double flops_per_token_causal(const struct model_config *config, int64_t context);
 double flops_per_token_half(const struct model_config *config, int64_t context);
-// The same for pairs counted elsewhere (packed documents): pairs of one layer without a window, per
-// token.
+// The same for pairs counted elsewhere (packed documents, windows): pairs per token, mean over the
+// layers.
 double flops_per_token_pairs(const struct model_config *config, double pairs_per_token);

@@ -7,7 +7,7 @@ struct mfu mfu_of_step(const struct model_config *config, int64_t context,
     struct mfu m = {0};
     if (step->seconds <= 0 || step->processed <= 0) return m;
     double tokens = (double)step->processed, full = flops_per_token_full(config, context);
-    double causal = flops_per_token_pairs(config, (double)step->attended_pairs / tokens);
+    double causal = flops_per_token_pairs(config, step->attended_pairs / tokens);
     m.tokens_per_second = tokens / step->seconds;
     m.flops_full = full * m.tokens_per_second;
     m.flops_causal = causal * m.tokens_per_second;

@@ -6,7 +6,7 @@
 
 struct mfu_step {
     int64_t processed;       // tokens, padding included
-    int64_t attended_pairs;  // of one layer without a window
+    double attended_pairs;   // mean over the layers
     double seconds;          // data wait included, checkpoint and evaluation excluded
     double gemm_rate;        // FLOP/s; 0: not measured
     double recomputed_flops; // per token; of the full convention, as hfu is

@@ -302,3 +302,24 @@ TEST(recomputation_adds_operations) {
     CHECK(engine_recompute_flops(&c, RECOMPUTE_SELECTIVE_MLP, 10) == 3 * 8192);
     CHECK(engine_recompute_flops(&c, RECOMPUTE_FULL, 10) == 3 * (6144 + 1280 + 2048 + 8192));
 }
+
+TEST(pairs_are_counted_layer_by_layer) {
+    struct model_config c = fixture_config("llama");
+    struct fixture f;
+    struct engine_options o = {
+        .compute = DTYPE_F32, .rows = 2, .context = 16, .micro_batches = 1, .train = true};
+    for (int l = 0; l < c.layers; l++) c.layer_window[l] = l == 1 ? 5 : 0;
+    fixture_open(&f, &c, o, 1, DEVICE_ISA_BEST);
+    struct batch b = fixture_batch(2, 16, c.vocab, 1);
+    double whole = 0, narrow = 0;
+    for (int i = 0; i < b.tokens; i++) {
+        int seen = b.attend_to[i] - b.attend_from[i];
+        whole += seen;
+        narrow += seen < 5 ? seen : 5;
+    }
+    CHECK(narrow < whole);
+    struct engine_step step = fixture_step(&f, &b, 1, false);
+    CHECK_CLOSE(step.attended_pairs, (whole * (c.layers - 1) + narrow) / c.layers, 1e-12);
+    fixture_free(&b);
+    fixture_close(&f);
+}
