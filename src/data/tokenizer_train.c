@@ -27,7 +27,6 @@ struct training {
     const struct word_counts *words;
     uint32_t *symbols, *next, *previous; // GONE: merged away; no neighbour in the word
     uint32_t *word_of;
-    size_t symbol_count;
     struct pair *pairs;
     size_t pair_count, pair_capacity;
     uint32_t *table; // open addressing: index of a pair + 1
@@ -164,7 +163,6 @@ static int place_words(struct training *t) {
             t->word_of[at] = (uint32_t)w;
         }
     }
-    t->symbol_count = total;
     for (uint32_t i = 0; i < total; i++)
         if (t->next[i] != GONE && add_place(t, t->symbols[i], t->symbols[i + 1], i, false) != 0)
             return -1;
