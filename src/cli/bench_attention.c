@@ -6,6 +6,7 @@
 #include "cli/bench.h"
 #include "cli/bench_attention_plain.h"
 #include "cli/cli.h"
+#include "cli/options.h"
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -241,8 +242,9 @@ static int check(const struct settings *s, struct err *err) {
     if (s->head_dim < 8 || s->head_dim > 256 || s->head_dim % 8 != 0)
         return err_set(err, ERR_USAGE,
                        "bench attention: --head-dim: expected a multiple of 8 from 8 to 256");
-    if (s->threads < 0 || s->threads > 4096)
-        return err_set(err, ERR_USAGE, "bench attention: --threads: expected 0 to 4096");
+    if (s->threads < 0 || s->threads > MOST_THREADS)
+        return err_set(err, ERR_USAGE, "bench attention: --threads: expected 0 to %d",
+                       MOST_THREADS);
     if (s->plain && (s->rows != 1 || s->tokens > 16384))
         return err_set(
             err, ERR_USAGE,

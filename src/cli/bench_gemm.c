@@ -188,7 +188,7 @@ int bench_gemm(int argc, char **argv) {
     const struct option options[] = {
         {"--type", OPTION_TEXT, &s.type_name, 0},
         {"--tokens", OPTION_COUNT, &s.tokens, 1},
-        {"--threads", OPTION_COUNT, &s.threads, 1},
+        {"--threads", OPTION_THREADS, &s.threads, 1},
         {"--seconds", OPTION_NUMBER, &s.seconds, 0},
         {"--no-kernels", OPTION_FLAG, &s.no_kernels, 0},
         {"--json", OPTION_FLAG, &s.json, 0},

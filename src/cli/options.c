@@ -26,11 +26,14 @@ static int store(const char *verb, const struct option *o, const char *text, str
         *(const char **)o->value = text;
         return 0;
     }
-    if (o->kind == OPTION_COUNT) {
+    if (o->kind == OPTION_COUNT || o->kind == OPTION_THREADS) {
         long value = strtol(text, &end, 10);
         if (*text == 0 || *end != 0 || errno || value < o->least || value > INT_MAX)
             return err_set(err, ERR_USAGE, "%s: %s \"%.200s\": expected a whole number from %d up",
                            verb, o->name, text, o->least);
+        if (o->kind == OPTION_THREADS && value > MOST_THREADS)
+            return err_set(err, ERR_USAGE, "%s: %s %ld: expected at most %d", verb, o->name, value,
+                           MOST_THREADS);
         *(int *)o->value = (int)value;
         return 0;
     }

@@ -4,12 +4,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+// As device.threads. OpenMP crashes when the system refuses it so many threads.
+enum { MOST_THREADS = 4096 };
+
 enum option_kind {
-    OPTION_FLAG,   // bool; takes no value
-    OPTION_TEXT,   // const char *
-    OPTION_COUNT,  // int, `least` at least
-    OPTION_SEED,   // uint64_t
-    OPTION_NUMBER, // double
+    OPTION_FLAG,    // bool; takes no value
+    OPTION_TEXT,    // const char *
+    OPTION_COUNT,   // int, `least` at least
+    OPTION_THREADS, // as OPTION_COUNT, at most MOST_THREADS
+    OPTION_SEED,    // uint64_t
+    OPTION_NUMBER,  // double
 };
 struct option {
     const char *name; // "--tokens"

@@ -161,7 +161,7 @@ static int run_prepare(int argc, char **argv) {
         {"--validation", OPTION_NUMBER, &w.validation, 0},
         {"--seed", OPTION_SEED, &w.seed, 0},
         {"--shard-tokens", OPTION_SEED, &w.shard_tokens, 0},
-        {"--threads", OPTION_COUNT, &w.threads, 1},
+        {"--threads", OPTION_THREADS, &w.threads, 1},
         {"--skip-bad", OPTION_FLAG, &w.skip_bad, 0},
         {"--parse-special", OPTION_FLAG, &w.parse_special, 0},
         {"--overwrite", OPTION_FLAG, &w.overwrite, 0},

@@ -171,7 +171,7 @@ int verb_eval(int argc, char **argv) {
         {"--parse-special", OPTION_FLAG, &e.parse_special, 0},
         {"--precision", OPTION_TEXT, &e.precision, 0},
         {"--tokenizer", OPTION_TEXT, &e.tokenizer_path, 0},
-        {"--threads", OPTION_COUNT, &e.threads, 0},
+        {"--threads", OPTION_THREADS, &e.threads, 0},
         {"--json", OPTION_FLAG, &e.json, 0},
     };
     struct err err = {0};

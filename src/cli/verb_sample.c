@@ -172,7 +172,7 @@ int verb_sample(int argc, char **argv) {
         {"--raw-ids", OPTION_FLAG, &s.raw_ids, 0},
         {"--parse-special", OPTION_FLAG, &s.parse_special, 0},
         {"--no-prompt", OPTION_FLAG, &s.no_prompt, 0},
-        {"--threads", OPTION_COUNT, &s.threads, 0},
+        {"--threads", OPTION_THREADS, &s.threads, 0},
         {"--quiet", OPTION_FLAG, &s.quiet, 0},
     };
     struct err err = {0};

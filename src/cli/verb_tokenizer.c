@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "data/tokenizer.h"
 #include <ctype.h>
 #include <jansson.h>
@@ -83,6 +84,7 @@ static int parse(int argc, char **argv, struct arguments *a) {
                    {"--vocab-size", NULL, &a->vocab_size},
                    {"--least-count", NULL, &a->least_count},
                    {"--threads", NULL, &a->threads}};
+    char wrong[256];
     for (int i = 0; i < argc; i++) {
         bool known = false;
         if (argv[i][0] != '-' || argv[i][1] == 0) {
@@ -104,13 +106,15 @@ static int parse(int argc, char **argv, struct arguments *a) {
             } else if (options[k].text) {
                 *options[k].text = argv[i];
             } else if (number(argv[i], 0, options[k].value) != 0) {
-                return usage("\"%s\": expected a whole number", argv[i]);
+                snprintf(wrong, sizeof wrong, "%s \"%.200s\"", argv[i - 1], argv[i]);
+                return usage("%s: expected a whole number from 0 up", wrong);
             }
         }
         if (!known)
             return usage("unknown option \"%s\"; weft tokenizer --help lists them", argv[i]);
     }
-    return 0;
+    snprintf(wrong, sizeof wrong, "--threads %ld: expected at most %d", a->threads, MOST_THREADS);
+    return a->threads > MOST_THREADS ? usage("%s", wrong) : 0;
 }
 
 static int read_all(const char *path, char **data, size_t *size, struct err *err) {

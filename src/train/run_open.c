@@ -183,6 +183,9 @@ static int open_journals(struct run *run, struct err *err) {
         return -1;
     if (write_file(run, "config.yaml", run->config_text.data, run->config_text.size, err) != 0)
         return -1;
+    // As with the trace: a run that cannot save is better refused than lost.
+    if (file_make_folders(c->checkpoint_folder, err) != 0)
+        return err_context(err, "checkpoint.folder cannot be made");
     if (c->trace[0] && try_trace(c->trace, err) != 0) return -1;
     if (c->tensorboard) {
         double now = clock_wall_seconds();

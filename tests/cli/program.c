@@ -27,3 +27,19 @@ TEST(program_lost_output_is_a_failure) {
     CHECK_EQ_INT(test_shell(out, sizeof out, "%s --help >/dev/full", test_weft()), 4);
     CHECK_CONTAINS(out, "standard output could not be written");
 }
+
+TEST(program_refuses_a_flood_of_threads) {
+    static const char *const verbs[] = {"tokenizer encode --tokenizer t",
+                                        "sample m",
+                                        "bench gemm",
+                                        "bench attention",
+                                        "eval m --text t",
+                                        "data prepare --tokenizer t --out o t"};
+    char out[2000];
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+        CHECK_EQ_INT(
+            test_shell(out, sizeof out, "%s %s --threads 1000000 2>&1", test_weft(), verbs[i]), 2);
+        CHECK_CONTAINS(out, "--threads");
+        CHECK_CONTAINS(out, "4096");
+    }
+}
