@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LABEL_WIDTH = 8, LEAST_COLUMNS = 30, LEAST_ROWS = 6 };
+enum { LABEL_WIDTH = 8, LEAST_COLUMNS = 30, LEAST_ROWS = 6, MOST_CHARACTERS = 10000 };
 
 struct canvas {
     int columns, rows;    // characters inside the axes
@@ -121,6 +121,9 @@ int plot_terminal(const struct plot *plot, int columns, int rows, bool colour, s
     if (columns < LEAST_COLUMNS || rows < LEAST_ROWS)
         return err_set(err, ERR_USAGE, "a plot of %d x %d characters: expected at least %d x %d",
                        columns, rows, LEAST_COLUMNS, LEAST_ROWS);
+    if (columns > MOST_CHARACTERS || rows > MOST_CHARACTERS)
+        return err_set(err, ERR_USAGE, "a plot of %d x %d characters: expected at most %d x %d",
+                       columns, rows, MOST_CHARACTERS, MOST_CHARACTERS);
     if (plot_range_of(plot, &c.range, err) != 0) return -1;
     size_t cells = (size_t)c.columns * (size_t)c.rows;
     c.dots = calloc(cells, 1);

@@ -123,6 +123,20 @@ TEST(plot_terminal_draws_within_its_bounds) {
     free_plot(&p);
 }
 
+TEST(plot_terminal_refuses_sizes_out_of_bounds) {
+    static const int sizes[][2] = {{2147483647, 20}, {80, 2147483647}, {100000, 100000}, {5, 20}};
+    struct err err = {0};
+    struct plot p;
+    struct text out = {0};
+    long_run(&p, 50);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++, err = (struct err){0}) {
+        CHECK_EQ_INT(plot_terminal(&p, sizes[i][0], sizes[i][1], false, &out, &err), -1);
+        CHECK_EQ_INT(err.kind, ERR_USAGE);
+    }
+    text_free(&out);
+    free_plot(&p);
+}
+
 TEST(plot_of_one_point) {
     struct err err = {0};
     struct plot p = {.title = "one", .x_label = "step", .y_label = "loss"};
