@@ -11,7 +11,8 @@
 // the file for messages.
 json_t *json_parse(const char *text, size_t bytes, const char *name, struct err *err);
 json_t *json_parse_file(const char *path, struct err *err);
-// As above with every number a real: for files that hold integers beyond 64 bits (model_max_length of tokenizers).
+// As above with every number a real: for files that hold integers beyond 64 bits (model_max_length
+// of tokenizers).
 json_t *json_parse_file_reals(const char *path, struct err *err);
 
 // Member access. `where` is the file and path for messages. A missing key: required -> error, else
