@@ -218,6 +218,7 @@ TEST(file_writer_append_cuts_and_goes_on) {
     CHECK_OK(file_writer_flush(&w, &err), err); // readable before it is closed
     CHECK_OK(file_read(path, 0, &text, &size, &err), err);
     CHECK_STR(text, "one\n2\n");
+    free(text);
     CHECK_OK(file_writer_close(&w, false, &err), err);
     CHECK(file_writer_append(&w, path, 100, &err) != 0);
     CHECK_CONTAINS(err.text, "shorter than the 100 bytes");
