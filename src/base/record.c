@@ -16,6 +16,8 @@ static const char *const kind_names[RECORD_KIND_COUNT] = {
     [RECORD_SHARD_OPEN] = "shard_open",
     [RECORD_SHARD_READ] = "shard_read",
     [RECORD_PACK] = "pack",
+    [RECORD_COMM_WAIT] = "comm_wait",
+    [RECORD_COMM] = "comm",
 };
 
 const char *record_kind_name(enum record_kind kind) {

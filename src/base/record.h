@@ -17,7 +17,9 @@ enum record_kind {
     RECORD_KERNEL, // all other device work
     RECORD_SHARD_OPEN,
     RECORD_SHARD_READ,
-    RECORD_PACK, // weight copies in the GEMM library's layout
+    RECORD_PACK,      // weight copies in the GEMM library's layout
+    RECORD_COMM_WAIT, // the compute thread stood still for a message (exposed)
+    RECORD_COMM,      // an operation in flight (communication thread)
     RECORD_KIND_COUNT
 };
 const char *record_kind_name(enum record_kind kind);

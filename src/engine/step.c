@@ -104,6 +104,8 @@ static void perform(struct engine *e, struct action action, struct batch *const 
         update(e, count, step);
         record_end(lane, RECORD_OPTIMIZER, "optimizer", -1, begin);
         break;
+    default:
+        break;
     }
 }
 

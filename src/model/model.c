@@ -98,7 +98,7 @@ static void role_shape(const struct model_config *c, enum param_role role, int64
     case PARAM_DOWN_BIAS:
         r = c->mlp_bias ? c->hidden : 0;
         break;
-    case PARAM_ROLE_COUNT:
+    default:
         break;
     }
     *rows = r;
@@ -127,8 +127,12 @@ static void put(struct model *model, enum param_role kind, int layer) {
     role_shape(c, kind, &rows, &columns);
     if (rows == 0) return;
     struct param *p = &model->params[model->param_count++];
-    *p = (struct param){
-        .role = kind, .layer = layer, .rows = rows, .columns = columns, .rows_padded = rows};
+    *p = (struct param){.role = kind,
+                        .layer = layer,
+                        .expert = -1,
+                        .rows = rows,
+                        .columns = columns,
+                        .rows_padded = rows};
     p->axis = role->axis;
     p->decays = role->decays;
     if (layer < 0)
@@ -171,6 +175,14 @@ void model_free(struct model *model) {
 int model_param(const struct model *model, int layer, enum param_role role) {
     for (int i = 0; i < model->param_count; i++)
         if (model->params[i].role == role && model->params[i].layer == layer) return i;
+    return -1;
+}
+
+int model_param_expert(const struct model *model, int layer, enum param_role role, int expert) {
+    for (int i = 0; i < model->param_count; i++)
+        if (model->params[i].role == role && model->params[i].layer == layer &&
+            model->params[i].expert == expert)
+            return i;
     return -1;
 }
 

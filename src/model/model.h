@@ -48,6 +48,13 @@ struct model_config {
     struct model_rope rope;
     bool qkv_bias, out_bias, mlp_bias;
     bool tied_head;
+    // Mixture of experts: experts 0 is a dense model. In an expert layer the MLP is a router and
+    // `experts` SwiGLU MLPs of inner width expert_ffn, of which each token visits top_k, and, where
+    // shared_ffn > 0, one of that width that every token visits.
+    int experts, top_k, expert_ffn, shared_ffn;
+    bool norm_top_k; // weights of the chosen experts are divided by their sum (Mixtral always)
+    bool layer_dense[MODEL_MAX_LAYERS]; // of a model with experts: this layer has a dense MLP of
+                                        // width ffn
     double init_std; // of matrices; output projections of a block divide it by sqrt(2 layers)
     int32_t layer_window[MODEL_MAX_LAYERS]; // keys that a query of this layer sees, itself
                                             // included; 0: all
@@ -78,6 +85,12 @@ enum param_role {
     PARAM_UP_BIAS,
     PARAM_DOWN, // [hidden, ffn]
     PARAM_DOWN_BIAS,
+    // in each layer with experts, in place of PARAM_UP and PARAM_DOWN
+    PARAM_ROUTER,      // [experts, hidden], multiplied in FP32
+    PARAM_EXPERT_UP,   // of each expert: [2 expert_ffn, hidden], parts gate, up
+    PARAM_EXPERT_DOWN, // of each expert: [hidden, expert_ffn]
+    PARAM_SHARED_UP,   // [2 shared_ffn, hidden], parts gate, up
+    PARAM_SHARED_DOWN, // [hidden, shared_ffn]
     PARAM_ROLE_COUNT
 };
 
@@ -92,6 +105,7 @@ struct param {
     char name[PARAM_NAME_BYTES]; // "layers.3.attention.qkv.weight"
     enum param_role role;
     int layer;             // -1 outside the layers
+    int expert;            // of the layer's experts; -1: none
     int64_t rows, columns; // logical [rows, columns]; a vector has columns 1
     int64_t rows_padded;   // rows held in memory (vocabularies round up to 64); padding is zero and
                            // never stored
@@ -117,6 +131,11 @@ void model_free(struct model *model);
 
 // Index of a param, or -1 when this model has none of that role. `layer` is -1 outside the layers.
 int model_param(const struct model *model, int layer, enum param_role role);
+int model_param_expert(const struct model *model, int layer, enum param_role role, int expert);
+// Whether the MLP of this layer is a mixture of experts.
+static inline bool model_layer_has_experts(const struct model_config *c, int layer) {
+    return c->experts > 0 && !c->layer_dense[layer];
+}
 static inline bool param_is_matrix(const struct param *p) {
     return p->columns > 1;
 }

@@ -18,7 +18,7 @@ void schedule_close(struct schedule *schedule) {
 }
 
 static void put(struct schedule *s, enum action_kind kind, int micro_batch) {
-    s->actions[s->count++] = (struct action){kind, 0, micro_batch};
+    s->actions[s->count++] = (struct action){kind, 0, micro_batch, 0, 0};
 }
 
 void schedule_accumulate(struct schedule *schedule, int micro_batches, bool split) {

@@ -1,23 +1,39 @@
 // What a pipeline rank does in one step, as plain data: a list of actions in the order of
 // execution. The engine walks it; whoever plans or simulates reads the same list. Written as text
-// an action is STAGE KIND MICRO-BATCH, "0F3"; the optimizer's step is "0S".
+// an action is STAGE KIND MICRO-BATCH, "0F3"; see the letters below. Lists of whole pipelines:
+// pipeline.h.
 #pragma once
 #include "base/error.h"
 #include "base/text.h"
 #include <stdbool.h>
 
 enum action_kind {
-    ACTION_FORWARD,
-    ACTION_BACKWARD,        // both halves, layer by layer
-    ACTION_BACKWARD_INPUT,  // gradients of activations
-    ACTION_BACKWARD_WEIGHT, // gradients of parameters, from what the input half left behind
-    ACTION_STEP             // norm, clipping, optimizer
+    ACTION_FORWARD,         // F
+    ACTION_BACKWARD,        // B: both halves, layer by layer
+    ACTION_BACKWARD_INPUT,  // I: gradients of activations
+    ACTION_BACKWARD_WEIGHT, // W: gradients of parameters, from what the input half left behind
+    ACTION_STEP,            // S: norm, clipping, optimizer; one per rank, the last action
+    // lowered lists of a pipeline. The tensor is the output of `stage` (forward) or the gradient of
+    // its input (backward) when sent; the input of `stage`, or the gradient of its output, when
+    // received. Sends and receives are only begun by these; the action that uses the tensor waits
+    // for it.
+    ACTION_SEND_FORWARD,     // > to stage + 1
+    ACTION_RECEIVE_FORWARD,  // < from stage - 1
+    ACTION_SEND_BACKWARD,    // } to stage - 1
+    ACTION_RECEIVE_BACKWARD, // { from stage + 1
+    ACTION_GATHER, // G: weights of the stage are complete (sharded states); micro_batch -1
+    ACTION_REDUCE, // R: the stage's gradients are final on this rank; micro_batch -1
+    ACTION_KIND_COUNT
 };
 
 struct action {
     enum action_kind kind;
     int stage;       // of the pipeline
-    int micro_batch; // of the step, from 0; -1 for ACTION_STEP
+    int micro_batch; // of the step, from 0; -1 for steps, gathers and reductions
+    int slot;        // place of this micro-batch's activations among those of the stage: taken from
+                     // receive (or forward) to the end of backward (of the weight half when split)
+    int flow; // the same for gradients of activations: from the received gradient (or backward) to
+              // the end of the weight half
 };
 
 struct schedule {

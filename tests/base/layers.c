@@ -17,12 +17,21 @@ static const struct room {
     int floor;
     const char *neighbours;
 } rooms[] = {
-    {"base", 0, ""},          {"model", 1, ""},
-    {"schedule", 1, "model"}, {"memory", 1, "model schedule"},
-    {"device", 2, ""},        {"data", 2, ""},
-    {"engine", 3, ""},        {"generate", 3, ""},
-    {"checkpoint", 3, ""},    {"observe", 3, ""},
-    {"train", 4, ""},         {"cli", 5, ""},
+    {"base", 0, ""},
+    {"model", 1, ""},
+    {"layout", 1, "model"},
+    {"schedule", 1, "model layout"},
+    {"memory", 1, "model layout schedule"},
+    {"device", 2, ""},
+    {"comm", 2, ""},
+    {"data", 2, ""},
+    {"engine", 3, ""},
+    {"generate", 3, ""},
+    {"checkpoint", 3, ""},
+    {"observe", 3, ""},
+    {"train", 4, ""},
+    {"operate", 4, ""},
+    {"cli", 5, ""},
 };
 enum { LONGEST_FILE_LINES = 700 };
 

@@ -1,0 +1,150 @@
+// Messages between the ranks of a run. A rank holds one `struct comm`; the compute thread posts
+// operations and waits for their events; a thread of its own drives them, so that what was started
+// proceeds while the rank computes. A wait gives the core away.
+//
+// Streams. A stream belongs to a group of ranks (mostly one mesh axis) and performs its operations
+// in the order in which they were posted, one after the other; different streams proceed side by
+// side. All members post the same operations in the same order. Sends and receives between two
+// ranks need no stream: they are matched by tag and may be posted in any order.
+//
+// Bits. A reduction is an exchange of shards (every rank sends part j to rank j), a sum over the
+// contributions in group order by a function of the caller, and a gather where all want the
+// result. The order never depends on size, arrival or algorithm.
+//
+// Errors. Operations return no status. The first failure (a peer that is gone or does not arrive
+// within the watchdog time, a broken transport) is kept; every later wait returns at once, and
+// comm_check tells: which operation, number in its stream, group, and which rank has not arrived.
+//
+// Nothing is allocated after opening: a stream holds at most COMM_STREAM_DEPTH operations that have
+// not been waited for; posting more waits for the oldest.
+#pragma once
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/record.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { COMM_STREAM_DEPTH = 64, COMM_POINT_DEPTH = 1024, COMM_GROUP_NAME_BYTES = 24 };
+
+struct comm;
+struct comm_stream;
+
+enum comm_kind { // for counts and spans
+    COMM_ALL_GATHER,
+    COMM_REDUCE_SCATTER,
+    COMM_ALL_REDUCE,
+    COMM_ALL_TO_ALL,
+    COMM_BROADCAST,
+    COMM_BARRIER,
+    COMM_SEND,
+    COMM_RECEIVE,
+    COMM_KIND_COUNT
+};
+const char *comm_kind_name(enum comm_kind kind); // "all_gather"
+
+struct comm_options {
+    double watchdog_seconds; // longest time that an operation may be in flight; 0: 600
+    // For studies on one machine: messages to ranks of another "host" (rank / ranks_per_host) are
+    // held back as a link of this latency and rate would. 0: no such link.
+    double link_latency_seconds, link_bytes_per_second;
+    int ranks_per_host;
+    uint64_t trace_spans; // room in the communication thread's lane
+    int chunk_bytes;      // longest single message of the transport; 0: 1 GiB (tests lower it)
+};
+
+// ---- opening: one of the three transports
+int comm_open_self(struct comm **out, const struct comm_options *options, struct err *err);
+// All ranks of MPI_COMM_WORLD. Fails with a message when this program was built without MPI, or
+// when a launcher's environment says more ranks than MPI sees.
+int comm_open_mpi(struct comm **out, const struct comm_options *options, struct err *err);
+// `count` ranks as threads of this process: fills ends[0..count). Each end belongs to one thread.
+int comm_open_threads(struct comm **ends, int count, const struct comm_options *options,
+                      struct err *err);
+// Waits for what is in flight unless something failed. With MPI it finalises.
+void comm_close(struct comm *comm);
+bool comm_built_with_mpi(void);
+const char *comm_library(void); // "Open MPI 4.1.4", "none"
+
+int comm_rank(const struct comm *comm);
+int comm_size(const struct comm *comm);
+const char *comm_host(const struct comm *comm, int rank); // host name of a rank
+int comm_check(struct comm *comm, struct err *err);       // 0, or -1 with the first failure
+// Marks the world as failed with this message (kind and text of `why`), so that peers end too.
+void comm_fail(struct comm *comm, const struct err *why);
+
+// ---- streams. `members`: world ranks in group order, this rank among them. Groups that differ
+// must differ in name, or in members.
+struct comm_stream *comm_stream_open(struct comm *comm, const char *name, const int *members,
+                                     int count, struct err *err);
+void comm_stream_close(struct comm_stream *stream); // NULL is allowed
+int comm_stream_size(const struct comm_stream *stream);
+int comm_stream_index(const struct comm_stream *stream); // of this rank in the group
+
+struct comm_event { // a posted operation; {0}: nothing to wait for
+    struct comm *comm;
+    void *operation;
+    uint64_t number;
+};
+// The caller's lane gets the time as RECORD_COMM_WAIT with the operation's kind and axis in the
+// name.
+void comm_wait(struct comm_event event, struct record_lane *lane);
+bool comm_done(struct comm_event event); // without waiting
+
+// Adds contributions: parts[0..count) in group order, each `elements` long, into `out`, which may
+// be parts[own]. Runs on the communication thread.
+typedef void comm_sum(void *context, const void *const *parts, int count, int64_t elements,
+                      void *out);
+struct comm_reduction {
+    comm_sum *sum;
+    void *context;
+    uint32_t wire_bytes, out_bytes; // of an element, as sent and as added up
+};
+// Ready-made: FP32 or BF16 contributions added in FP32 in group order; result of type `out`.
+struct comm_reduction comm_reduction_plain(enum dtype wire, enum dtype out);
+
+// all[i] = own of member i; `own` may be its place in `all`.
+struct comm_event comm_all_gather(struct comm_stream *s, const void *own, void *all,
+                                  uint64_t bytes_each);
+// The same with another size per member.
+struct comm_event comm_all_gather_v(struct comm_stream *s, const void *own, void *all,
+                                    const uint64_t *bytes);
+// `parts` holds size x elements_each elements; `out` gets the sum of everybody's part number
+// index. `scratch`: comm_reduce_scatter_scratch bytes. With size 1 the sum function still runs.
+struct comm_event comm_reduce_scatter(struct comm_stream *s, const void *parts, void *scratch,
+                                      void *out, int64_t elements_each,
+                                      const struct comm_reduction *reduction);
+uint64_t comm_reduce_scatter_scratch(const struct comm_stream *s, int64_t elements_each,
+                                     const struct comm_reduction *reduction);
+// In place, any element count: exchange, sum, gather. wire_bytes must equal out_bytes.
+struct comm_event comm_all_reduce(struct comm_stream *s, void *data, void *scratch,
+                                  int64_t elements, const struct comm_reduction *reduction);
+uint64_t comm_all_reduce_scratch(const struct comm_stream *s, int64_t elements,
+                                 const struct comm_reduction *reduction);
+// bytes[i] to and from member i; the pieces lie at the given offsets of `from` and `to`. The four
+// arrays must stay until the event is done.
+struct comm_event comm_all_to_all(struct comm_stream *s, const void *from,
+                                  const uint64_t *from_offset, const uint64_t *from_bytes, void *to,
+                                  const uint64_t *to_offset, const uint64_t *to_bytes);
+struct comm_event comm_broadcast(struct comm_stream *s, int root, void *data, uint64_t bytes);
+struct comm_event comm_barrier(struct comm_stream *s);
+// Blocking conveniences for small things: exact integer sums, the largest, and the sum of doubles
+// in group order.
+void comm_sum_integers(struct comm_stream *s, int64_t *values, int count);
+void comm_max_integers(struct comm_stream *s, int64_t *values, int count);
+void comm_sum_doubles(struct comm_stream *s, double *values, int count); // count <= 64 each
+
+// ---- between two ranks (world ranks); tag 0 .. 2^20. A message to oneself is allowed.
+struct comm_event comm_send(struct comm *comm, int to, int tag, const void *data, uint64_t bytes);
+struct comm_event comm_receive(struct comm *comm, int from, int tag, void *data, uint64_t bytes);
+
+// ---- figures, since open: posts, payload bytes sent by this rank, and seconds queued, in flight
+// and exposed (docs/definitions.md)
+struct comm_counts {
+    uint64_t operations, bytes;
+    double queued_seconds, in_flight_seconds, exposed_seconds;
+};
+void comm_stream_counts(const struct comm_stream *s, enum comm_kind kind, struct comm_counts *out);
+void comm_point_counts(const struct comm *comm, enum comm_kind kind, struct comm_counts *out);
+const struct record_lane *comm_lane(const struct comm *comm); // read it after comm_close only
+// "ring", "exchange", "tree": how an operation of this size will run, for the start banner.
+const char *comm_algorithm(const struct comm_stream *s, enum comm_kind kind, uint64_t bytes);
