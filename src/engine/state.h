@@ -1,80 +1,144 @@
-// What the files of the engine share: pointers into the rank's memory, by layer and by parameter.
+// What the files of the engine share: the rank's part of the model, pointers into its memory by layer and by
+// parameter, and the groups of ranks that it talks to.
 #pragma once
 #include "base/arena.h"
 #include "engine/engine.h"
+#include "memory/flat.h"
 #include "memory/rank.h"
-#include "schedule/schedule.h"
+#include "schedule/pipeline.h"
 
+// A layer as the current action sees it: engine_enter points it at the micro-batch's activations and flows.
 struct engine_layer {
-    int param[PARAM_ROLE_COUNT]; // index, or -1
+    int param[PARAM_ROLE_COUNT]; // index in the local model, or -1
     void *act[ACT_COUNT];        // NULL: this model has none
     void *flow[FLOW_COUNT];      // training only
     int32_t window;
 };
 
-enum { ENGINE_SHAPES = 4 }; // micro-batch sizes whose products stay prepared
+// A parameter of the local model.
+struct engine_param {
+    void *plain;     // compute type; of a matrix in its unit's place of the moment (ZeRO-3)
+    float *vector;   // FP32 values, vectors only
+    float *gradient; // FP32; where this micro-batch's gradients go at the moment
+    bool written;    // the gradient there has been stored, so the next one is added
+};
+
+enum { ENGINE_SHAPES = 4 };  // micro-batch sizes whose products stay prepared
+enum { ENGINE_SEND_RING = 2 }; // outputs of a stage on their way to another rank
+
+struct engine_stage { // one of the rank's stages
+    struct stage_part part;
+    int previous_rank, next_rank; // world ranks of the neighbouring stages; own rank: a local stage
+    void *output[RANK_MOST_SLOTS];   // [slots] when the next stage is local, else [ENGINE_SEND_RING]
+    void *gradient[RANK_MOST_SLOTS]; // [slots] gradient of the stage's output
+    void *back[ENGINE_SEND_RING];    // gradient of the stage's input, on its way
+    struct comm_event sent[ENGINE_SEND_RING], sent_back[ENGINE_SEND_RING];
+    struct comm_event received[RANK_MOST_SLOTS], received_gradient[RANK_MOST_SLOTS];
+    int sends, sends_back;           // so far, for the place in the rings
+    int *slot_of;                    // [micro_batches] from the action list
+};
 
 struct engine {
-    const struct model *model;
+    const struct model *whole;
+    struct local_model local;
+    const struct model *model; // &local.model
+    struct layout layout;
+    struct engine_parallel parallel;
+    int rank;
     struct device *device;
     struct engine_options options;
     struct rank_shape shape;
+    struct flat flat;
     struct memory_plan plan;
     struct rank_buffers buffers;
     struct arena arena;
-    struct schedule schedule;
+    struct pipeline pipeline;
+    const struct schedule *schedule; // of this rank
     enum dtype type;
 
+    struct comm *comm; // NULL: one process
+    struct comm_stream *stream[GROUP_KIND_COUNT]; // NULL: a group of one
+    struct comm_stream *reduce[FLAT_GROUPS];      // over the shard groups, for gradients
+    struct comm_stream *gather[FLAT_GROUPS];      // the same ranks, for weights
+    int tp, tp_index, cp, cp_index;
+    bool sequence; // the residual stream is cut over tp
+    uint64_t tp_scratch_bytes;
+
     struct device_weight *weight; // [params] matrices that enter a product
-    int64_t *offset;              // [params + 1] into the flat buffers
-    bool *written;                // [params] the gradient has been stored in this step
-    int param[PARAM_ROLE_COUNT];  // outside the layers
-    int head;                     // param of the head: its own or the embedding
-    struct engine_layer *layers;
+    struct engine_param *param_at; // [params]
+    int param[PARAM_ROLE_COUNT];   // outside the layers
+    int head;                      // param of the head (its own, or the table), or -1
+    struct engine_layer *layers;   // [local layers]
+    struct engine_stage stages[LAYOUT_MAX_CHUNKS];
 
     void *single[SINGLE_COUNT];
-    float *master; // flat; the weights themselves in FP32 mode
     bool keeps[ACT_COUNT];
 
     // of the step
     float loss_scale;
     int looked_up; // rows of the look-up accumulator in use
     bool lookup_written;
-    double *batch_loss; // [micro_batches]
+    double *batch_loss;   // [micro_batches]
+    struct batch *shared; // [micro_batches] this rank's part of the sequences (context parallelism)
+    struct batch *const *batches;
+    int batch_count;
     int64_t prepared[ENGINE_SHAPES];
     int prepared_count;
+    void *states; // states.c's own
 };
 
-static inline float *engine_master(struct engine *e, int param) {
-    return param < 0 ? NULL : e->master + e->offset[param];
+static inline const float *engine_vector(const struct engine *e, int param) {
+    return param < 0 ? NULL : e->param_at[param].vector;
 }
-static inline float *engine_gradient(struct engine *e, int param) {
-    return param < 0 ? NULL : (float *)e->single[SINGLE_GRADIENTS] + e->offset[param];
+static inline float *engine_gradient(const struct engine *e, int param) {
+    return param < 0 ? NULL : e->param_at[param].gradient;
 }
-static inline void *engine_weight(struct engine *e, int param) {
-    return (char *)e->single[SINGLE_WEIGHTS] + (size_t)e->offset[param] * dtype_bytes(e->type);
+static inline void *engine_weight(const struct engine *e, int param) {
+    return e->param_at[param].plain;
 }
-// True on the first call for this gradient in a step: it is to be stored, not added to.
+// True on the first call for this gradient since it was empty: it is to be stored, not added to.
 static inline bool engine_first(struct engine *e, int param) {
-    bool first = !e->written[param];
-    e->written[param] = true;
+    bool first = !e->param_at[param].written;
+    e->param_at[param].written = true;
     return first;
+}
+static inline bool engine_alone(const struct engine *e) {
+    return e->comm == NULL;
+}
+static inline int64_t engine_residual(const struct engine *e, const struct batch *batch) {
+    return e->sequence ? batch->tokens / e->tp : batch->tokens;
 }
 
 // plan.c. Makes the products of a micro-batch of `tokens`; *bytes: the largest workspace of a
 // product.
-int engine_prepare(struct device *device, const struct model *model, const struct rank_shape *shape,
+int engine_prepare(struct device *device, const struct model *model, int head, const struct rank_shape *shape,
                    struct device_weight *weights, int64_t tokens, uint64_t *bytes, struct err *err);
-void engine_describe_weights(const struct model *model, struct device *device,
+void engine_describe_weights(const struct model *model, int head, struct device *device,
                              const struct rank_shape *shape, struct device_weight *weights,
                              uint64_t *pack_forward, uint64_t *pack_backward);
-int engine_enumerate(struct memory_plan *plan, struct rank_buffers *buffers,
-                     const struct model *model, struct device *device,
-                     const struct rank_shape *shape, struct err *err);
-struct rank_shape engine_shape(const struct engine_options *options);
+// Fills local, flat, pipeline, shape, plan and buffers of an engine whose whole, device and options are set. On failure
+// nothing of them stays open.
+int engine_enumerate(struct engine *e, struct err *err);
+void engine_describe_close(struct engine *e);
+
+// stage.c: a stage of the pipeline, and what crosses its borders
+void engine_enter(struct engine *e, int stage, int slot, int flow); // points e->layers at a micro-batch
+void stage_forward(struct engine *e, const struct action *a, const struct batch *batch);
+void stage_backward(struct engine *e, const struct action *a, const struct batch *batch, bool input,
+                    bool weight);
+void stage_message(struct engine *e, const struct action *a); // begins a send or a receive
+int stage_of(const struct engine *e, int stage); // index among the rank's stages
+
+// tensor.c: tensor and sequence parallelism
+// All tokens [tokens, hidden] of what is cut over tp (the shard itself when nothing is cut); `full`
+// gets them.
+const void *tensor_gather(struct engine *e, const struct batch *batch, const void *shard, void *full);
+// Adds the partial sums [tokens, hidden] of the tp ranks; `out` gets this rank's tokens (all of them without
+// sequence parallelism). `partial` may be `out` when tp is 1 or nothing is cut.
+void tensor_reduce(struct engine *e, const struct batch *batch, void *partial, void *out);
 
 // layer_forward.c
-void layer_forward(struct engine *e, int layer, const struct batch *batch);
+void layer_forward(struct engine *e, int layer, const struct batch *batch, bool carried, void *next);
 void layer_recompute(struct engine *e, int layer, const struct batch *batch);
 struct device_norm layer_norm(struct engine *e, int weight, int bias, const void *x, void *y,
                               float *rstd, float *mean, int64_t tokens);
@@ -87,15 +151,30 @@ void layer_norm_backward(struct engine *e, int weight, int bias, const void *x, 
                          const float *rstd, const float *mean, const void *dx_add, void *dx,
                          int64_t tokens);
 // ends.c: embedding, final norm, head and loss
-void embedding_forward(struct engine *e, const struct batch *batch);
-void embedding_backward(struct engine *e, const struct batch *batch);
-void final_norm_forward(struct engine *e, const struct batch *batch);
-void final_norm_backward(struct engine *e, const struct batch *batch);
-double head_loss(struct engine *e, const struct batch *batch, bool gradients);
-void lookup_begin(struct engine *e, struct batch *const *batches, int count);
-void lookup_end(struct engine *e);
-// update.c
-double engine_gradient_norm(struct engine *e);
-void engine_update(struct engine *e, const struct engine_step *step);
-// weights.c
-void engine_pack(struct engine *e, int param);
+void embedding_forward(struct engine *e, int layer, const struct batch *batch);
+void embedding_backward(struct engine *e, int layer, const struct batch *batch);
+// `carried` NULL: the final norm's input stands in SINGLE_FINAL_INPUT already; else SINGLE_DELTA is added to it.
+void final_norm_forward(struct engine *e, const void *carried, int64_t tokens);
+void final_norm_backward(struct engine *e, void *flow, int64_t tokens);
+double head_loss(struct engine *e, const struct batch *batch, void *gradient);
+void lookup_begin(struct engine *e);
+
+// states.c and its neighbours: weights, gradients, masters and moments in their flat buffers, whole or sharded.
+//
+// Life of a step: states_begin; for every unit of every action unit_acquire .. unit_release around the use of its
+// weights, unit_gradients_begin .. unit_gradients_end around the writing of its weights' gradients; at the end
+// states_finish_gradients (waits, sums over groups), states_norm, states_update (AdamW, rounding, packing; the gather of sharded weights
+// is only begun).
+int states_open(struct engine *e, struct err *err); // sets param_at, packed copies of e->weight
+void states_close(struct engine *e);
+void states_begin(struct engine *e, int micro_batches);
+void unit_acquire(struct engine *e, int unit, bool backward);
+void unit_release(struct engine *e, int unit);
+// `last`: no further micro-batch of this step writes to this unit's gradients on this rank.
+void unit_gradients_begin(struct engine *e, int unit);
+void unit_gradients_end(struct engine *e, int unit, bool last);
+void states_finish_gradients(struct engine *e);
+double states_norm(struct engine *e); // global gradient norm, every logical parameter once
+void states_update(struct engine *e, const struct engine_step *step);
+int engine_unit_of_embedding(const struct engine *e); // -1: not on this rank
+int engine_unit_of_head(const struct engine *e);

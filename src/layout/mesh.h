@@ -10,6 +10,7 @@
 #pragma once
 #include "base/error.h"
 #include <stdbool.h>
+#include <stdint.h>
 
 enum mesh_axis { MESH_PP, MESH_DP, MESH_CP, MESH_TP, MESH_AXES };
 const char *mesh_axis_name(enum mesh_axis axis); // "pp"
@@ -25,7 +26,7 @@ struct mesh {
 
 // Sets of ranks that talk to each other. All ranks of a group have the same coordinates along the
 // axes that the group does not name. Members stand in ascending index along the axes (dp before
-// cp), which is the order of every sum.
+// cp), which is the order of every sum; those of GROUP_WORLD in ascending rank.
 enum mesh_group_kind {
     GROUP_WORLD,
     GROUP_PP,
@@ -55,8 +56,15 @@ int mesh_data_index(const struct mesh *mesh, int rank); // dp_index * cp + cp_in
 int mesh_group(const struct mesh *mesh, int rank, enum mesh_group_kind kind, int kv_heads,
                int *members, int *index);
 
-// Sizes >= 1, each axis once in `order`, ep and shard divide dp x cp, and the product is `ranks`.
-// Messages say which number does not divide which, and name nearest values that do.
+// Sizes >= 1, each axis once in `order`, ep and shard divide dp x cp, min(shard, n) divides the n =
+// dp x cp / ep ranks that share an expert, and the product is `ranks`. Messages say which number
+// does not divide which, and name nearest values that do.
 int mesh_check(const struct mesh *mesh, int ranks, struct err *err);
+// Fills in what the world leaves over, dp where it is 0 and shard where it is 0 (dp x cp), and
+// checks.
+int mesh_complete(struct mesh *mesh, int ranks, struct err *err);
 // Reads an order such as "pp,dp,cp,tp".
 int mesh_parse_order(const char *text, enum mesh_axis order[MESH_AXES], struct err *err);
+
+// The divisors of `number` next to `value`, for messages: "2 or 4", "8".
+const char *mesh_nearest_divisors(int64_t number, int64_t value, char out[64]);

@@ -18,6 +18,7 @@ enum buffer_kind {
     BUFFER_WORKSPACE,
     BUFFER_DATA,
     BUFFER_TABLE,
+    BUFFER_COMM, // what is on its way between ranks
     BUFFER_KIND_COUNT
 };
 const char *buffer_kind_name(enum buffer_kind kind);

@@ -3,6 +3,8 @@
 // model reads the same list.
 #pragma once
 #include "base/dtype.h"
+#include "layout/layout.h"
+#include "memory/flat.h"
 #include "memory/memory.h"
 #include "model/model.h"
 
@@ -15,8 +17,11 @@ enum engine_recompute {
     RECOMPUTE_FULL
 };
 
+enum { RANK_MOST_SLOTS = 512 }; // micro-batches whose activations a stage holds at once
+
 // What a layer's forward writes. Shapes per token; NORM_BEFORE and NORM_AFTER name the place of the
-// norms.
+// norms. What belongs to the residual stream (hidden wide, and statistics of its norms) has the tokens of this rank
+// under sequence parallelism, the rest all tokens of the micro-batch. Widths are local.
 enum rank_activation {
     ACT_INPUT,         // [hidden] the stored residual stream
     ACT_NORM1,         // [hidden] what the attention reads (before)
@@ -47,16 +52,34 @@ enum rank_flow {
     FLOW_PROJECT, // [hidden] of the output projection's output (before: FLOW_MIDDLE itself)
     FLOW_QKV,     // [qkv]
     FLOW_IN,      // [hidden] of the layer's input; FLOW_OUT of the layer below
+    // all tokens of FLOW_DOWN and FLOW_PROJECT; themselves unless the residual stream is cut
+    FLOW_DOWN_ALL,
+    FLOW_PROJECT_ALL,
     FLOW_COUNT
+};
+
+// Per stage and micro-batch, tensors that cross its borders: [hidden] of the residual stream.
+enum rank_border {
+    BORDER_OUTPUT,   // what the next stage reads
+    BORDER_GRADIENT, // gradient of the stage's output; FLOW_OUT of its last layer
+    BORDER_BACK,     // gradient of the stage's input, on its way to the stage before
+    BORDER_COUNT
 };
 
 // Buffers that exist once.
 enum rank_single {
-    SINGLE_WEIGHTS,    // compute type, flat; in FP32 mode these are the masters
-    SINGLE_MASTERS,    // FP32, flat (bf16 mode)
-    SINGLE_GRADIENTS,  // FP32, flat
-    SINGLE_MOMENT1,    // FP32, flat
-    SINGLE_MOMENT2,    // FP32, flat
+    // states, see rank_state.c
+    SINGLE_WEIGHTS,       // compute type, flat; in FP32 mode these are the masters. Sharded with ZeRO-3
+    SINGLE_MASTERS,       // FP32, flat (bf16 mode); sharded from ZeRO-1 on
+    SINGLE_VECTORS,       // FP32 copies of the vectors where the masters do not have them all
+    SINGLE_GRADIENTS,     // FP32, flat: of all parameters, or, from ZeRO-2 on, of vectors and a tied table
+    SINGLE_GRADIENT_SHARDS, // accumulators of this rank's shards
+    SINGLE_MOMENT1,       // FP32, flat; sharded from ZeRO-1 on
+    SINGLE_MOMENT2,
+    SINGLE_UNIT_WEIGHTS,  // ZeRO-3: places for gathered units
+    SINGLE_UNIT_GRADIENTS, // ZeRO-2: places for the gradients of units on their way
+    SINGLE_WIRE,          // rounded copies on their way
+    SINGLE_REDUCE,        // contributions of the other ranks
     SINGLE_LOOKUP,     // FP32 [looked-up ids, hidden]: the look-up's own gradient accumulator (tied
                        // head)
     SINGLE_LOOKUP_IDS, // I32 [looked-up ids] the vocabulary row of each accumulator row
@@ -68,6 +91,13 @@ enum rank_single {
     SINGLE_FINAL_RSTD,
     SINGLE_FINAL_MEAN,
     SINGLE_DELTA,  // [tokens, hidden] a block's output before it joins the residual stream
+    SINGLE_PARTIAL, // [all tokens, hidden] this tp rank's part of a sum (tp > 1)
+    SINGLE_GATHERED, // [all tokens, hidden] of a norm's output (sequence parallelism)
+    SINGLE_TP_SCRATCH, // contributions of the other tp ranks
+    SINGLE_LOCAL_IDS, // I32 [tokens] ids, then targets, counted from the first vocabulary row here (tp > 1)
+    SINGLE_STATISTICS, // FP32 [1 + tp][chunk][3] of the softmax over a vocabulary that is spread
+    SINGLE_BATCHES, // this rank's part of the sequences (context parallelism)
+    SINGLE_CONTEXT, // what attention over a spread sequence needs
     SINGLE_WIDE,   // [tokens, max(ffn, heads head_dim)] gradient of the activation, then of the
                    // attention's output
     SINGLE_LOSS,   // FP32 [tokens]
@@ -85,31 +115,48 @@ struct rank_shape {
     enum engine_recompute recompute;
     bool train;
     bool split_backward; // weight halves run later than input halves: flows are kept per layer
-    int64_t tokens;      // of a micro-batch
-    int micro_batches;   // of a step
-    int context;         // positions
-    int chunk;           // tokens whose logits exist at a time
+    int64_t tokens;      // of a micro-batch, on this rank (all of them under tensor parallelism)
+    int64_t residual;    // of which the residual stream holds so many: tokens / tp under sequence parallelism
+    int tp;
+    int micro_batches; // of a step
+    int context;       // positions
+    int chunk;         // tokens whose logits exist at a time
     uint64_t other_bytes;
+    struct rank_stage {
+        struct stage_part part;
+        int slots, flows; // micro-batches whose activations (flows) are held at once
+        bool next_local, previous_local; // neighbouring stages on this rank
+    } stages[LAYOUT_MAX_CHUNKS];
+    int stage_count;
+    // states
+    const struct flat *flat;
+    int zero;
+    bool reduces;              // gradients are summed over ranks
+    bool reduce_per_micro_batch;
+    enum dtype gather_type, reduce_type, accumulate_type;
+    int gathers_in_flight;
 };
 
-// Sizes that only the device knows; both arrays have an entry per param (NULL: none).
+// Sizes that only the device and the messages know; both arrays have an entry per param (NULL: none).
 struct rank_workspace {
     const uint64_t *pack_forward, *pack_backward;
     uint64_t products_bytes, kernels_bytes;
+    uint64_t tp_scratch_bytes; // of the largest reduction over tp
+    uint64_t context_bytes;    // of attention over a spread sequence
 };
 
 // Which buffer of the plan is what; -1: this run has none. Activations that are not kept, and
 // flows, share buffers.
 struct rank_buffers {
     int single[SINGLE_COUNT];
-    int activation[MODEL_MAX_LAYERS][ACT_COUNT];
-    int flow[MODEL_MAX_LAYERS][FLOW_COUNT];
-    int *packed_forward, *packed_backward; // [params]
+    int *activation; // [slot][layer][ACT_COUNT], see rank_activation_buffer
+    int *flow;       // [flow][layer][FLOW_COUNT]
+    int (*border)[BORDER_COUNT][RANK_MOST_SLOTS]; // [stage]
+    int (*final)[3];                              // [slot] input, rstd, mean of the final norm
+    int *packed_forward, *packed_backward;        // [params]
+    int layers;
 };
 
-// First element of each param in the flat buffers (64-element aligned) and, behind the last, the
-// total. `out` has room for param_count + 1.
-void rank_param_offsets(const struct model *model, int64_t *out);
 // Blocks of a param, counted from its own first element, that the gradient norm sums apart. The
 // device's DEVICE_NORM_BLOCK is the same number; the engine asserts it.
 enum { RANK_NORM_BLOCK = 4096 };
@@ -118,7 +165,7 @@ int64_t rank_norm_blocks(const struct param *param);
 bool rank_keeps(const struct model_config *config, const struct rank_shape *shape,
                 enum rank_activation activation);
 
-int rank_plan(struct memory_plan *plan, struct rank_buffers *buffers, const struct model *model,
+int rank_plan(struct memory_plan *plan, struct rank_buffers *buffers, const struct local_model *local,
               const struct rank_shape *shape, const struct rank_workspace *workspace,
               struct err *err);
 void rank_buffers_free(struct rank_buffers *buffers);
