@@ -43,6 +43,15 @@ static inline int layout_stages(const struct layout *layout) {
 }
 int layout_stage_rank(const struct layout *layout,
                       int stage); // pipeline index that holds the stage
+int layout_stage_of_layer(const struct layout *layout, int layer);
+
+// Ranks over which a parameter's gradient is summed: those with other tokens.
+static inline enum mesh_group_kind layout_gradient_group(const struct param *param) {
+    return param->expert < 0 ? GROUP_DATA : GROUP_EXPERT_DATA;
+}
+// The tp ranks over which gradients of this role are partial sums (see param_slice.partial).
+enum mesh_group_kind layout_partial_group(const struct layout *layout,
+                                          const struct model_config *model, enum param_role role);
 
 // One stage as a rank holds it.
 struct stage_part {
@@ -82,6 +91,7 @@ struct local_model {
     int stage_count;
     int rank, at[MESH_AXES];
     int64_t vocab_first, vocab_rows; // logical rows of the vocabulary here
+    int expert_first; // of the whole model's: local expert 0; there are model.config.experts
 };
 int layout_local(struct local_model *local, const struct model *whole, const struct layout *layout,
                  int rank, struct err *err);
