@@ -2,13 +2,18 @@
 #include "model/flops.h"
 #include <stddef.h>
 
-static int64_t layer_matmul_params(const struct model_config *c) {
-    int64_t up = c->activation == ACTIVATION_SWIGLU ? 2 * (int64_t)c->ffn : c->ffn;
-    return (model_qkv_width(c) + model_q_width(c) + up + c->ffn) * c->hidden;
+// Of the experts those that one token visits, with the router that chooses them.
+static int64_t mlp_matmul_params(const struct model_config *c, int layer) {
+    if (model_layer_has_experts(c, layer))
+        return (c->experts + 3 * ((int64_t)c->top_k * c->expert_ffn + c->shared_ffn)) * c->hidden;
+    return (c->activation == ACTIVATION_SWIGLU ? 3 : 2) * (int64_t)c->ffn * c->hidden;
 }
 
 int64_t flops_matmul_params(const struct model_config *c) {
-    return c->layers * layer_matmul_params(c) + (int64_t)c->vocab * c->hidden;
+    int64_t sum = (int64_t)c->vocab * c->hidden;
+    for (int i = 0; i < c->layers; i++)
+        sum += (model_qkv_width(c) + model_q_width(c)) * c->hidden + mlp_matmul_params(c, i);
+    return sum;
 }
 
 int64_t flops_all_params(const struct model_config *c) {
@@ -18,6 +23,15 @@ int64_t flops_all_params(const struct model_config *c) {
     for (int i = 0; i < model.param_count; i++) sum += param_elements(&model.params[i]);
     model_free(&model);
     return sum;
+}
+
+int64_t flops_active_params(const struct model_config *c) {
+    int64_t all = flops_all_params(c);
+    if (all < 0) return -1;
+    int64_t idle = 3 * (int64_t)(c->experts - c->top_k) * c->expert_ffn * c->hidden;
+    for (int i = 0; i < c->layers; i++)
+        if (model_layer_has_experts(c, i)) all -= idle;
+    return all;
 }
 
 int64_t flops_attended_pairs(int64_t tokens, int64_t window) {

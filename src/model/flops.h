@@ -1,13 +1,16 @@
 // Operations counted as docs/definitions.md says: N counts parameters that enter a
 // matrix product (the output head once, tied or not; no look-ups, norms or biases); attention
-// counts attended pairs.
+// counts attended pairs. Of a layer with experts count the router, the top_k experts that a token
+// visits and the shared one.
 #pragma once
 #include "model/model.h"
 #include <stdint.h>
 
 int64_t flops_matmul_params(const struct model_config *config); // N
-int64_t
-flops_all_params(const struct model_config *config); // every stored parameter, tied head once
+// Every stored parameter, a tied head once; and those of them that one token uses: without the
+// experts that it does not visit. -1: the shape is refused.
+int64_t flops_all_params(const struct model_config *config);
+int64_t flops_active_params(const struct model_config *config);
 
 // Attended (query, key) pairs of one causal sequence: window 0 means all.
 int64_t flops_attended_pairs(int64_t tokens, int64_t window);

@@ -8,7 +8,7 @@
 
 // What a role is, apart from its size: its name, how it is cut, and whether it decays.
 static const struct role {
-    const char *name; // behind "layers.N." inside a layer
+    const char *name; // behind "layers.N." inside a layer, "layers.N.experts.M." of an expert
     enum shard_axis axis;
     bool decays;
     bool closes_block;    // its product is added to the residual stream: smaller initial values
@@ -33,6 +33,11 @@ static const struct role {
     [PARAM_UP_BIAS] = {"mlp.up.bias", SHARD_COLUMN, false, false, {"gate", "up"}},
     [PARAM_DOWN] = {"mlp.down.weight", SHARD_ROW, true, true, {""}},
     [PARAM_DOWN_BIAS] = {"mlp.down.bias", SHARD_NONE, false, false, {""}},
+    [PARAM_ROUTER] = {"router.weight", SHARD_NONE, true, false, {""}},
+    [PARAM_EXPERT_UP] = {"up.weight", SHARD_COLUMN, true, false, {"gate", "up"}},
+    [PARAM_EXPERT_DOWN] = {"down.weight", SHARD_ROW, true, true, {""}},
+    [PARAM_SHARED_UP] = {"shared.up.weight", SHARD_COLUMN, true, false, {"gate", "up"}},
+    [PARAM_SHARED_DOWN] = {"shared.down.weight", SHARD_ROW, true, true, {""}},
 };
 
 enum { VOCAB_MULTIPLE = 64 };
@@ -98,7 +103,22 @@ static void role_shape(const struct model_config *c, enum param_role role, int64
     case PARAM_DOWN_BIAS:
         r = c->mlp_bias ? c->hidden : 0;
         break;
-    default:
+    case PARAM_ROUTER:
+        r = c->experts, k = c->hidden;
+        break;
+    case PARAM_EXPERT_UP:
+        r = 2 * (int64_t)c->expert_ffn, k = c->hidden;
+        break;
+    case PARAM_EXPERT_DOWN:
+        r = c->hidden, k = c->expert_ffn;
+        break;
+    case PARAM_SHARED_UP:
+        r = 2 * (int64_t)c->shared_ffn, k = c->hidden;
+        break;
+    case PARAM_SHARED_DOWN:
+        r = c->shared_ffn > 0 ? c->hidden : 0, k = c->shared_ffn;
+        break;
+    case PARAM_ROLE_COUNT:
         break;
     }
     *rows = r;
@@ -110,6 +130,7 @@ static void set_parts(struct param *p, const struct model_config *c) {
     bool qkv = p->role == PARAM_QKV || p->role == PARAM_QKV_BIAS;
     bool up =
         (p->role == PARAM_UP || p->role == PARAM_UP_BIAS) && c->activation == ACTIVATION_SWIGLU;
+    up = up || p->role == PARAM_EXPERT_UP || p->role == PARAM_SHARED_UP;
     p->parts = qkv ? 3 : up ? 2 : 1;
     for (int i = 0; i < p->parts; i++) p->part_name[i] = p->parts == 1 ? "" : role->parts[i];
     p->part_rows[0] = p->rows;
@@ -117,10 +138,10 @@ static void set_parts(struct param *p, const struct model_config *c) {
         p->part_rows[0] = model_q_width(c);
         p->part_rows[1] = p->part_rows[2] = model_kv_width(c);
     }
-    if (up) p->part_rows[0] = p->part_rows[1] = c->ffn;
+    if (up) p->part_rows[0] = p->part_rows[1] = p->rows / 2;
 }
 
-static void put(struct model *model, enum param_role kind, int layer) {
+static void put(struct model *model, enum param_role kind, int layer, int expert) {
     const struct model_config *c = &model->config;
     const struct role *role = &roles[kind];
     int64_t rows, columns;
@@ -129,7 +150,7 @@ static void put(struct model *model, enum param_role kind, int layer) {
     struct param *p = &model->params[model->param_count++];
     *p = (struct param){.role = kind,
                         .layer = layer,
-                        .expert = -1,
+                        .expert = expert,
                         .rows = rows,
                         .columns = columns,
                         .rows_padded = rows};
@@ -137,8 +158,10 @@ static void put(struct model *model, enum param_role kind, int layer) {
     p->decays = role->decays;
     if (layer < 0)
         snprintf(p->name, sizeof p->name, "%s", role->name);
-    else
+    else if (expert < 0)
         snprintf(p->name, sizeof p->name, "layers.%d.%s", layer, role->name);
+    else
+        snprintf(p->name, sizeof p->name, "layers.%d.experts.%d.%s", layer, expert, role->name);
     if (role->axis == SHARD_VOCAB)
         p->rows_padded = (rows + VOCAB_MULTIPLE - 1) / VOCAB_MULTIPLE * VOCAB_MULTIPLE;
     if (is_norm(kind)) p->init_mean = 1;
@@ -147,21 +170,40 @@ static void put(struct model *model, enum param_role kind, int layer) {
     set_parts(p, c);
 }
 
+static void put_experts(struct model *model, int layer) {
+    const struct model_config *c = &model->config;
+    put(model, PARAM_ROUTER, layer, -1);
+    for (int expert = 0; expert < c->experts; expert++) {
+        put(model, PARAM_EXPERT_UP, layer, expert);
+        put(model, PARAM_EXPERT_DOWN, layer, expert);
+    }
+    put(model, PARAM_SHARED_UP, layer, -1);
+    put(model, PARAM_SHARED_DOWN, layer, -1);
+}
+
+static void put_layer(struct model *model, int layer) {
+    bool experts = model_layer_has_experts(&model->config, layer);
+    int end = experts ? PARAM_UP : PARAM_ROUTER;
+    for (int role = PARAM_ATTENTION_NORM; role < end; role++)
+        put(model, (enum param_role)role, layer, -1);
+    if (experts) put_experts(model, layer);
+}
+
 int model_describe(struct model *model, const struct model_config *config, struct err *err) {
     if (model_config_check(config, err) != 0) return -1;
     struct model made = {.config = *config};
     size_t most = ((size_t)config->layers + 1) * PARAM_ROLE_COUNT;
+    for (int layer = 0; layer < config->layers; layer++)
+        if (model_layer_has_experts(config, layer)) most += 2 * (size_t)config->experts;
     made.params = calloc(most, sizeof *made.params);
     if (!made.params)
         return err_set(err, ERR_MEMORY, "model: no memory for the list of %zu parameters", most);
-    put(&made, PARAM_EMBEDDING, -1);
-    put(&made, PARAM_POSITION, -1);
-    for (int layer = 0; layer < config->layers; layer++)
-        for (int role = PARAM_ATTENTION_NORM; role < PARAM_ROLE_COUNT; role++)
-            put(&made, (enum param_role)role, layer);
-    put(&made, PARAM_FINAL_NORM, -1);
-    put(&made, PARAM_FINAL_NORM_BIAS, -1);
-    put(&made, PARAM_HEAD, -1);
+    put(&made, PARAM_EMBEDDING, -1, -1);
+    put(&made, PARAM_POSITION, -1, -1);
+    for (int layer = 0; layer < config->layers; layer++) put_layer(&made, layer);
+    put(&made, PARAM_FINAL_NORM, -1, -1);
+    put(&made, PARAM_FINAL_NORM_BIAS, -1, -1);
+    put(&made, PARAM_HEAD, -1, -1);
     *model = made;
     return 0;
 }

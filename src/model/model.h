@@ -36,8 +36,8 @@ struct model_rope {
 
 struct model_config {
     enum model_family family;
-    char variant[16]; // "gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2": the Hugging Face
-                      // model_type on export; "": chosen then
+    char variant[16]; // "gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "mixtral",
+                      // "qwen3_moe": the Hugging Face model_type on export; "": chosen then
     int layers, hidden, heads, kv_heads, head_dim, ffn, vocab, context;
     enum model_norm norm;
     enum model_norm_place norm_place;
@@ -53,6 +53,8 @@ struct model_config {
     // shared_ffn > 0, one of that width that every token visits.
     int experts, top_k, expert_ffn, shared_ffn;
     bool norm_top_k; // weights of the chosen experts are divided by their sum (Mixtral always)
+    double aux_coefficient; // of the load-balancing loss, as Hugging Face files carry it; a run
+                            // may choose another
     bool layer_dense[MODEL_MAX_LAYERS]; // of a model with experts: this layer has a dense MLP of
                                         // width ffn
     double init_std; // of matrices; output projections of a block divide it by sqrt(2 layers)
@@ -130,6 +132,8 @@ int model_describe(struct model *model, const struct model_config *config, struc
 void model_free(struct model *model);
 
 // Index of a param, or -1 when this model has none of that role. `layer` is -1 outside the layers.
+// Of the roles that each expert has, that of the layer's first expert; the others follow in the
+// order up 0, down 0, up 1, down 1 and so on.
 int model_param(const struct model *model, int layer, enum param_role role);
 int model_param_expert(const struct model *model, int layer, enum param_role role, int expert);
 // Whether the MLP of this layer is a mixture of experts.

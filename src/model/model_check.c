@@ -5,7 +5,13 @@
 
 // Sizes beyond these are typing errors or hostile files; below them no product of sizes overflows
 // 64 bits.
-enum { LARGEST_WIDTH = 1 << 20, LARGEST_VOCAB = 1 << 24, LARGEST_CONTEXT = 1 << 26 };
+enum {
+    LARGEST_WIDTH = 1 << 20,
+    LARGEST_VOCAB = 1 << 24,
+    LARGEST_CONTEXT = 1 << 26,
+    LARGEST_EXPERTS = 4096,
+    LARGEST_TOP_K = 64
+};
 
 static int in_range(const char *key, int value, int largest, struct err *err) {
     if (value >= 1 && value <= largest) return 0;
@@ -65,6 +71,41 @@ static int check_kind(const struct model_config *c, struct err *err) {
     return 0;
 }
 
+static int check_experts(const struct model_config *c, struct err *err) {
+    if (c->experts == 0) {
+        if (c->top_k == 0 && c->expert_ffn == 0 && c->shared_ffn == 0) return 0;
+        return err_set(err, ERR_USAGE,
+                       "model: top_k is %d, expert_ffn %d and shared_ffn %d in a model without "
+                       "experts; set experts, or these three to 0",
+                       c->top_k, c->expert_ffn, c->shared_ffn);
+    }
+    if (in_range("experts", c->experts, LARGEST_EXPERTS, err) != 0 ||
+        in_range("expert_ffn", c->expert_ffn, LARGEST_WIDTH, err) != 0)
+        return -1;
+    if (c->top_k < 1 || c->top_k > c->experts || c->top_k > LARGEST_TOP_K)
+        return err_set(
+            err, ERR_USAGE, "model: top_k is %d; a token visits between 1 and %d of the %d experts",
+            c->top_k, c->experts < LARGEST_TOP_K ? c->experts : LARGEST_TOP_K, c->experts);
+    if (c->shared_ffn < 0 || c->shared_ffn > LARGEST_WIDTH)
+        return err_set(err, ERR_USAGE,
+                       "model: shared_ffn is %d; it must lie between 0 (no shared expert) and %d",
+                       c->shared_ffn, LARGEST_WIDTH);
+    if (c->family != FAMILY_LLAMA || c->mlp_bias)
+        return err_set(err, ERR_USAGE,
+                       "model: experts are SwiGLU MLPs without biases; use the llama family with "
+                       "mlp_bias off, or experts 0");
+    if (!(c->aux_coefficient >= 0 && isfinite(c->aux_coefficient)))
+        return err_set(err, ERR_USAGE,
+                       "model: aux_coefficient is %g; it must be 0 or more, usually 0.001 to 0.01",
+                       c->aux_coefficient);
+    for (int i = 0; i < c->layers; i++)
+        if (!c->layer_dense[i]) return 0;
+    return err_set(err, ERR_USAGE,
+                   "model: %d experts, but every layer is dense; make a layer one of experts, or "
+                   "set experts to 0",
+                   c->experts);
+}
+
 static int check_rope(const struct model_config *c, struct err *err) {
     const struct model_rope *r = &c->rope;
     if (c->learned_positions) return 0;
@@ -99,7 +140,9 @@ static int check_rope(const struct model_config *c, struct err *err) {
 }
 
 int model_config_check(const struct model_config *c, struct err *err) {
-    if (check_sizes(c, err) != 0 || check_kind(c, err) != 0 || check_rope(c, err) != 0) return -1;
+    if (check_sizes(c, err) != 0 || check_kind(c, err) != 0 || check_experts(c, err) != 0 ||
+        check_rope(c, err) != 0)
+        return -1;
     if (memchr(c->variant, 0, sizeof c->variant) == NULL)
         return err_set(err, ERR_INTERNAL, "model: the variant's name is not terminated");
     if (c->stop_count < 0 || c->stop_count > MODEL_MAX_STOPS)
