@@ -18,7 +18,7 @@ void schedule_close(struct schedule *schedule) {
 }
 
 static void put(struct schedule *s, enum action_kind kind, int micro_batch) {
-    s->actions[s->count++] = (struct action){kind, 0, micro_batch, 0, 0};
+    s->actions[s->count++] = (struct action){kind, 0, micro_batch, 0, 0, -1};
 }
 
 void schedule_accumulate(struct schedule *schedule, int micro_batches, bool split) {
@@ -104,9 +104,9 @@ bool schedule_ascending(const struct schedule *schedule) {
 }
 
 void schedule_action_text(struct action action, char out[32]) {
-    static const char letters[] = "FBIWS";
-    if (action.kind == ACTION_STEP)
-        snprintf(out, 32, "%dS", action.stage);
+    static const char letters[] = "FBIWS><}{GR"; // enum action_kind
+    if (action.micro_batch < 0)
+        snprintf(out, 32, "%d%c", action.stage, letters[action.kind]);
     else
         snprintf(out, 32, "%d%c%d", action.stage, letters[action.kind], action.micro_batch);
 }

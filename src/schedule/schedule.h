@@ -28,12 +28,19 @@ enum action_kind {
 
 struct action {
     enum action_kind kind;
-    int stage;       // of the pipeline
+    int stage;       // of the pipeline; of a step the rank's first
     int micro_batch; // of the step, from 0; -1 for steps, gathers and reductions
-    int slot;        // place of this micro-batch's activations among those of the stage: taken from
-                     // receive (or forward) to the end of backward (of the weight half when split)
-    int flow; // the same for gradients of activations: from the received gradient (or backward) to
-              // the end of the weight half
+    // Places, -1 for none.
+    // Of this micro-batch's activations among those of the stage: taken from receive (or forward)
+    // to the end of backward (of the weight half when split).
+    int slot;
+    // The same for gradients of activations: from the received gradient (or backward) to the end
+    // of the weight half.
+    int flow;
+    // Where the result goes when the neighbour stage is on this rank too: of a forward the slot of
+    // stage + 1, of a backward or input half the flow of stage - 1, both taken from then on. Else
+    // -1: the result is sent, or there is no neighbour.
+    int target;
 };
 
 struct schedule {

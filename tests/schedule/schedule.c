@@ -33,46 +33,50 @@ static void check_fault(struct action *actions, int count, int micro_batches, co
 TEST(faults) {
     enum action_kind f = ACTION_FORWARD, b = ACTION_BACKWARD, i = ACTION_BACKWARD_INPUT,
                      w = ACTION_BACKWARD_WEIGHT, s = ACTION_STEP;
-    check_fault((struct action[]){{b, 0, 0, 0, 0}, {f, 0, 0, 0, 0}, {s, 0, -1, 0, 0}}, 3, 1,
-                "0B0: its forward");
+    check_fault((struct action[]){{b, 0, 0, 0, 0, -1}, {f, 0, 0, 0, 0, -1}, {s, 0, -1, 0, 0, -1}},
+                3, 1, "0B0: its forward");
     check_fault(
-        (struct action[]){{f, 0, 0, 0, 0}, {f, 0, 0, 0, 0}, {b, 0, 0, 0, 0}, {s, 0, -1, 0, 0}}, 4,
-        1, "second forward");
+        (struct action[]){
+            {f, 0, 0, 0, 0, -1}, {f, 0, 0, 0, 0, -1}, {b, 0, 0, 0, 0, -1}, {s, 0, -1, 0, 0, -1}},
+        4, 1, "second forward");
     check_fault(
-        (struct action[]){{f, 0, 0, 0, 0}, {b, 0, 0, 0, 0}, {b, 0, 0, 0, 0}, {s, 0, -1, 0, 0}}, 4,
-        1, "second backward");
+        (struct action[]){
+            {f, 0, 0, 0, 0, -1}, {b, 0, 0, 0, 0, -1}, {b, 0, 0, 0, 0, -1}, {s, 0, -1, 0, 0, -1}},
+        4, 1, "second backward");
     check_fault(
-        (struct action[]){{f, 0, 0, 0, 0}, {w, 0, 0, 0, 0}, {i, 0, 0, 0, 0}, {s, 0, -1, 0, 0}}, 4,
-        1, "input half");
-    check_fault((struct action[]){{f, 0, 0, 0, 0}, {i, 0, 0, 0, 0}, {s, 0, -1, 0, 0}}, 3, 1,
-                "lacks the weight half");
-    check_fault((struct action[]){{f, 0, 0, 0, 0}, {s, 0, -1, 0, 0}}, 2, 1, "backward is missing");
-    check_fault((struct action[]){{f, 0, 0, 0, 0}, {b, 0, 0, 0, 0}}, 2, 1, "no step");
-    check_fault((struct action[]){{f, 0, 0, 0, 0}, {s, 0, -1, 0, 0}, {b, 0, 0, 0, 0}}, 3, 1,
-                "behind the step");
-    check_fault((struct action[]){{f, 0, 1, 0, 0}, {b, 0, 1, 0, 0}, {s, 0, -1, 0, 0}}, 3, 1,
-                "no such micro-batch");
-    check_fault((struct action[]){{f, 0, 0, 0, 0}, {b, 0, 0, 0, 0}, {s, 0, -1, 0, 0}}, 3, 2,
-                "1 of the step's 2");
+        (struct action[]){
+            {f, 0, 0, 0, 0, -1}, {w, 0, 0, 0, 0, -1}, {i, 0, 0, 0, 0, -1}, {s, 0, -1, 0, 0, -1}},
+        4, 1, "input half");
+    check_fault((struct action[]){{f, 0, 0, 0, 0, -1}, {i, 0, 0, 0, 0, -1}, {s, 0, -1, 0, 0, -1}},
+                3, 1, "lacks the weight half");
+    check_fault((struct action[]){{f, 0, 0, 0, 0, -1}, {s, 0, -1, 0, 0, -1}}, 2, 1,
+                "backward is missing");
+    check_fault((struct action[]){{f, 0, 0, 0, 0, -1}, {b, 0, 0, 0, 0, -1}}, 2, 1, "no step");
+    check_fault((struct action[]){{f, 0, 0, 0, 0, -1}, {s, 0, -1, 0, 0, -1}, {b, 0, 0, 0, 0, -1}},
+                3, 1, "behind the step");
+    check_fault((struct action[]){{f, 0, 1, 0, 0, -1}, {b, 0, 1, 0, 0, -1}, {s, 0, -1, 0, 0, -1}},
+                3, 1, "no such micro-batch");
+    check_fault((struct action[]){{f, 0, 0, 0, 0, -1}, {b, 0, 0, 0, 0, -1}, {s, 0, -1, 0, 0, -1}},
+                3, 2, "1 of the step's 2");
 }
 
 TEST(descending_order_is_seen) {
-    struct action lifo[] = {{ACTION_FORWARD, 0, 0, 0, 0},
-                            {ACTION_FORWARD, 0, 1, 0, 0},
-                            {ACTION_BACKWARD, 0, 1, 0, 0},
-                            {ACTION_BACKWARD, 0, 0, 0, 0},
-                            {ACTION_STEP, 0, -1, 0, 0}};
+    struct action lifo[] = {{ACTION_FORWARD, 0, 0, 0, 0, -1},
+                            {ACTION_FORWARD, 0, 1, 0, 0, -1},
+                            {ACTION_BACKWARD, 0, 1, 0, 0, -1},
+                            {ACTION_BACKWARD, 0, 0, 0, 0, -1},
+                            {ACTION_STEP, 0, -1, 0, 0, -1}};
     struct schedule s = {lifo, 5, 5};
     struct err err = {0};
     CHECK_OK(schedule_validate(&s, 2, &err), err);
     CHECK(!schedule_ascending(&s));
-    struct action late[] = {{ACTION_FORWARD, 0, 0, 0, 0},
-                            {ACTION_BACKWARD_INPUT, 0, 0, 0, 0},
-                            {ACTION_FORWARD, 0, 1, 0, 0},
-                            {ACTION_BACKWARD_INPUT, 0, 1, 0, 0},
-                            {ACTION_BACKWARD_WEIGHT, 0, 1, 0, 0},
-                            {ACTION_BACKWARD_WEIGHT, 0, 0, 0, 0},
-                            {ACTION_STEP, 0, -1, 0, 0}};
+    struct action late[] = {{ACTION_FORWARD, 0, 0, 0, 0, -1},
+                            {ACTION_BACKWARD_INPUT, 0, 0, 0, 0, -1},
+                            {ACTION_FORWARD, 0, 1, 0, 0, -1},
+                            {ACTION_BACKWARD_INPUT, 0, 1, 0, 0, -1},
+                            {ACTION_BACKWARD_WEIGHT, 0, 1, 0, 0, -1},
+                            {ACTION_BACKWARD_WEIGHT, 0, 0, 0, 0, -1},
+                            {ACTION_STEP, 0, -1, 0, 0, -1}};
     s = (struct schedule){late, 7, 7};
     CHECK_OK(schedule_validate(&s, 2, &err), err);
     CHECK(!schedule_ascending(&s));
