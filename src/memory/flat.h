@@ -25,21 +25,25 @@ struct flat_bucket {
     int64_t begin, end; // elements in the flat order; (end - begin) divides by shards x block
     enum flat_group group;
     bool vectors;
-    int unit;            // -1: of several units; else the unit that it belongs to
-    int shards;          // ranks that share it
+    bool tied;  // the table of a tied head, alone: final, and reduced, at the step's end only
+    int unit;   // -1: of several units; else the unit that it belongs to
+    int shards; // ranks that share it; 1 for vectors
     int64_t shard_begin; // of this rank's shard in the array of all its shards
 };
 // A unit is what ZeRO-3 gathers at once: local layer l is unit l; the ends that this rank holds are
-// units of their own (embedding with position table; final norm with head).
+// units of their own (embedding with position table; final norm with head, also where that is the
+// copy of a tied table).
 struct flat {
     int64_t *offset;          // [params] first element in the flat order
     int *bucket_of, *unit_of; // [params]
     struct flat_bucket *buckets;
     int bucket_count, unit_count;
+    int unit_embedding, unit_head;            // -1: not on this rank
     int64_t elements;                         // of all buckets
     int64_t matrix_elements, vector_elements; // logical, without padding
     int64_t shard_elements;                   // of this rank's shards of all buckets
-    int64_t largest_bucket, largest_unit;     // elements, matrices
+    int64_t largest_bucket, largest_unit;     // elements, padded; of matrices. A unit's: all of its
+                                              // buckets together (zero >= 2, else 0)
     int64_t vectors_begin[FLAT_GROUPS], vectors_end[FLAT_GROUPS]; // of the vectors' buckets
 };
 
@@ -51,6 +55,10 @@ struct flat_options {
     int index[FLAT_GROUPS];  // of this rank in its shard group
     uint64_t bucket_bytes;   // of FP32 gradients; zero >= 2: one bucket per unit
 };
+// As the layout says for a rank.
+struct flat_options flat_options_for(const struct layout *layout, int rank, uint64_t bucket_bytes);
+// Buckets stand in the order in which backward finishes them: head, layers from the last to the
+// first, embedding, the table of a tied head, then vectors.
 int flat_open(struct flat *flat, const struct local_model *local,
               const struct flat_options *options, struct err *err);
 void flat_close(struct flat *flat);
