@@ -51,6 +51,13 @@ static const struct field {
 };
 enum { FIELD_COUNT = sizeof fields / sizeof fields[0] };
 
+// Present in models with experts only, with the list of dense layers beside them.
+static const struct field expert_fields[] = {
+    FIELD(experts, INT),    FIELD(top_k, INT),       FIELD(expert_ffn, INT),
+    FIELD(shared_ffn, INT), FIELD(norm_top_k, BOOL), FIELD(aux_coefficient, DOUBLE),
+};
+enum { EXPERT_FIELD_COUNT = sizeof expert_fields / sizeof expert_fields[0] };
+
 // Names of the enumerations' values, in their order.
 static const char *const *value_names(const char *key) {
     static const struct {
@@ -75,28 +82,36 @@ static json_t *integers(const int32_t *values, int count) {
     return list;
 }
 
+static json_t *field_to_json(const struct field *f, const struct model_config *config) {
+    const void *at = (const char *)config + f->offset;
+    switch (f->type) {
+    case INT:
+        return json_integer(*(const int *)at);
+    case DOUBLE:
+        return json_real(*(const double *)at);
+    case BOOL:
+        return json_boolean(*(const bool *)at);
+    case ENUM:
+        break;
+    }
+    return json_string(value_names(f->key)[*(const unsigned *)at]);
+}
+
+static json_t *dense_layers(const struct model_config *config) {
+    json_t *list = json_array();
+    for (int i = 0; i < config->layers; i++)
+        if (config->layer_dense[i]) json_array_append_new(list, json_integer(i));
+    return list;
+}
+
 json_t *model_config_to_json(const struct model_config *config) {
     json_t *out = json_object();
     json_object_set_new(out, "variant", json_string(config->variant));
-    for (int i = 0; i < FIELD_COUNT; i++) {
-        const void *at = (const char *)config + fields[i].offset;
-        json_t *value = NULL;
-        switch (fields[i].type) {
-        case INT:
-            value = json_integer(*(const int *)at);
-            break;
-        case DOUBLE:
-            value = json_real(*(const double *)at);
-            break;
-        case BOOL:
-            value = json_boolean(*(const bool *)at);
-            break;
-        case ENUM:
-            value = json_string(value_names(fields[i].key)[*(const unsigned *)at]);
-            break;
-        }
-        json_object_set_new(out, fields[i].key, value);
-    }
+    for (int i = 0; i < FIELD_COUNT; i++)
+        json_object_set_new(out, fields[i].key, field_to_json(&fields[i], config));
+    for (int i = 0; config->experts > 0 && i < EXPERT_FIELD_COUNT; i++)
+        json_object_set_new(out, expert_fields[i].key, field_to_json(&expert_fields[i], config));
+    if (config->experts > 0) json_object_set_new(out, "dense_layers", dense_layers(config));
     json_object_set_new(out, "layer_window", integers(config->layer_window, config->layers));
     json_object_set_new(out, "stop_ids", integers(config->stop_ids, config->stop_count));
     return out;
@@ -143,6 +158,22 @@ static int read_integers(struct json_at at, const char *key, int32_t *out, int m
     return 0;
 }
 
+static int read_experts(struct json_at at, struct model_config *c, struct err *err) {
+    int32_t dense[MODEL_MAX_LAYERS];
+    int count;
+    for (int i = 0; i < EXPERT_FIELD_COUNT; i++)
+        if (read_field(at, &expert_fields[i], (char *)c + expert_fields[i].offset, err) != 0)
+            return -1;
+    if (read_integers(at, "dense_layers", dense, MODEL_MAX_LAYERS, &count, err) != 0) return -1;
+    for (int i = 0; i < count; i++) {
+        if (dense[i] < 0 || dense[i] >= c->layers || dense[i] >= MODEL_MAX_LAYERS)
+            return err_set(err, ERR_DATA, "%s: dense_layers: there is no layer %d", at.where,
+                           dense[i]);
+        c->layer_dense[dense[i]] = true;
+    }
+    return 0;
+}
+
 int model_config_from_json(json_t *value, const char *where, struct model_config *out,
                            struct err *err) {
     struct json_at at = {value, where};
@@ -154,6 +185,8 @@ int model_config_from_json(json_t *value, const char *where, struct model_config
     strcpy(made.variant, variant);
     for (int i = 0; i < FIELD_COUNT; i++)
         if (read_field(at, &fields[i], (char *)&made + fields[i].offset, err) != 0) return -1;
+    bool experts = json_object_get(value, "experts") != NULL;
+    if (experts && read_experts(at, &made, err) != 0) return -1;
     int windows;
     if (read_integers(at, "layer_window", made.layer_window, MODEL_MAX_LAYERS, &windows, err) !=
             0 ||
@@ -162,7 +195,7 @@ int model_config_from_json(json_t *value, const char *where, struct model_config
     if (windows != made.layers)
         return err_set(err, ERR_DATA, "%s: layer_window has %d elements for %d layers", where,
                        windows, made.layers);
-    if (json_object_size(value) != FIELD_COUNT + 3)
+    if (json_object_size(value) != FIELD_COUNT + 3 + (experts ? EXPERT_FIELD_COUNT + 1 : 0))
         return err_set(err, ERR_DATA, "%s: the model has keys that this version does not know",
                        where);
     if (model_config_check(&made, err) != 0) return err_context(err, "%s", where);

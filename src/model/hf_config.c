@@ -3,6 +3,7 @@
 #include "model/hf_config.h"
 #include "base/file.h"
 #include "model/families.h"
+#include "model/hf_config_parts.h"
 #include "model/hf_keys.h"
 #include <limits.h>
 #include <math.h>
@@ -23,6 +24,8 @@ static const struct type {
     {"qwen2", "transformers.Qwen2Config", 32768, 32, 0, 1e-6, -1, -1, true},
     {"qwen3", "transformers.Qwen3Config", 32768, 32, 128, 1e-6, -1, -1, true},
     {"olmo2", "transformers.Olmo2Config", 2048, 0, 0, 1e-5, -1, 50279, false},
+    {"mixtral", "transformers.MixtralConfig", 131072, 8, 0, 1e-5, 1, 2, true},
+    {"qwen3_moe", "transformers.Qwen3MoeConfig", 32768, 4, 0, 1e-6, -1, -1, true},
 };
 enum {
     TYPE_COUNT = sizeof types / sizeof types[0],
@@ -30,8 +33,8 @@ enum {
     DEFAULT_WINDOW_LAYERS = 28
 };
 
-static int get_int(struct json_at at, const char *key, bool required, int fallback, int *out,
-                   struct err *err) {
+int hf_config_get_int(struct json_at at, const char *key, bool required, int fallback, int *out,
+                      struct err *err) {
     int64_t wide;
     if (json_get_int(at, key, required, fallback, &wide, err) != 0) return -1;
     if (wide < INT_MIN || wide > INT_MAX)
@@ -49,10 +52,10 @@ static const struct type *find_type(struct json_at at, struct err *err) {
     for (int i = 0; i < TYPE_COUNT; i++)
         if (type ? strcmp(type, types[i].name) == 0 : strcmp(class, types[i].config_class) == 0)
             return &types[i];
-    err_set(
-        err, ERR_DATA,
-        "%s: model_type: found %s%.60s%s; weft knows gpt2, llama, mistral, qwen2, qwen3 and olmo2",
-        at.where, type ? "\"" : "", type ? type : "none", type ? "\"" : "");
+    err_set(err, ERR_DATA,
+            "%s: model_type: found %s%.60s%s; weft knows gpt2, llama, mistral, qwen2, qwen3, "
+            "olmo2, mixtral and qwen3_moe",
+            at.where, type ? "\"" : "", type ? type : "none", type ? "\"" : "");
     return NULL;
 }
 
@@ -79,12 +82,13 @@ static int check_architectures(struct json_at at, struct err *err) {
 
 static int read_ids(struct json_at at, const struct type *type, struct model_config *c,
                     struct err *err) {
-    if (get_int(at, "bos_token_id", false,
-                json_object_get(at.value, "bos_token_id") ? -1 : type->bos, &c->bos_id, err) != 0)
+    if (hf_config_get_int(at, "bos_token_id", false,
+                          json_object_get(at.value, "bos_token_id") ? -1 : type->bos, &c->bos_id,
+                          err) != 0)
         return -1;
     json_t *eos = json_object_get(at.value, "eos_token_id");
     if (!json_is_array(eos))
-        return get_int(at, "eos_token_id", false, eos ? -1 : type->eos, &c->eos_id, err);
+        return hf_config_get_int(at, "eos_token_id", false, eos ? -1 : type->eos, &c->eos_id, err);
     c->eos_id = -1;
     for (size_t i = 0; i < json_array_size(eos); i++) {
         json_t *value = json_array_get(eos, i);
@@ -143,12 +147,12 @@ static int read_gpt2(struct json_at at, struct model_config *c, struct err *err)
                                        NULL};
     static const char *const activations[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", NULL};
     if (hf_keys_check(at.value, at.where, used, err) != 0 ||
-        get_int(at, "vocab_size", true, 0, &c->vocab, err) != 0 ||
-        get_int(at, "n_positions", false, 1024, &c->context, err) != 0 ||
-        get_int(at, "n_embd", true, 0, &c->hidden, err) != 0 ||
-        get_int(at, "n_layer", true, 0, &c->layers, err) != 0 ||
-        get_int(at, "n_head", true, 0, &c->heads, err) != 0 ||
-        get_int(at, "n_inner", false, 0, &c->ffn, err) != 0 ||
+        hf_config_get_int(at, "vocab_size", true, 0, &c->vocab, err) != 0 ||
+        hf_config_get_int(at, "n_positions", false, 1024, &c->context, err) != 0 ||
+        hf_config_get_int(at, "n_embd", true, 0, &c->hidden, err) != 0 ||
+        hf_config_get_int(at, "n_layer", true, 0, &c->layers, err) != 0 ||
+        hf_config_get_int(at, "n_head", true, 0, &c->heads, err) != 0 ||
+        hf_config_get_int(at, "n_inner", false, 0, &c->ffn, err) != 0 ||
         json_get_double(at, "layer_norm_epsilon", false, 1e-5, &c->norm_eps, err) != 0 ||
         json_get_bool(at, "tie_word_embeddings", false, true, &c->tied_head, err) != 0 ||
         demand_activation(at, "activation_function", "gelu_new", activations, err) != 0 ||
@@ -248,8 +252,8 @@ static int read_scaling(struct json_at at, struct model_config *c, struct err *e
     if (s->kind != ROPE_YARN && json_get_double(at, "factor", true, 0, &r->factor, err) != 0)
         return -1;
     if (s->kind == ROPE_LLAMA3 || s->kind == ROPE_YARN) {
-        if (get_int(at, "original_max_position_embeddings", false, c->context, &r->original_context,
-                    err) != 0)
+        if (hf_config_get_int(at, "original_max_position_embeddings", false, c->context,
+                              &r->original_context, err) != 0)
             return -1;
     }
     if (s->kind == ROPE_YARN) return read_yarn(at, c, err);
@@ -316,12 +320,17 @@ static int read_windows(struct json_at at, const struct type *type, struct model
                         struct err *err) {
     bool qwen = strncmp(type->name, "qwen", 4) == 0, use = type->may_slide;
     int window = 0, from = 0;
-    if (qwen && (json_get_bool(at, "use_sliding_window", false, false, &use, err) != 0 ||
-                 get_int(at, "max_window_layers", false, DEFAULT_WINDOW_LAYERS, &from, err) != 0))
+    if (qwen &&
+        (json_get_bool(at, "use_sliding_window", false, false, &use, err) != 0 ||
+         hf_config_get_int(at, "max_window_layers", false, DEFAULT_WINDOW_LAYERS, &from, err) != 0))
         return -1;
+    if (strcmp(type->name, "qwen3_moe") == 0) from = 0; // it slides in all layers or in none
     if (!type->may_slide && demand_bool(at, "use_sliding_window", false, err) != 0) return -1;
-    bool given = json_object_get(at.value, "sliding_window") != NULL; // null switches it off
-    if (get_int(at, "sliding_window", false, given ? 0 : DEFAULT_WINDOW, &window, err) != 0)
+    // null switches it off, and Mixtral has none unless one is given
+    bool given =
+        json_object_get(at.value, "sliding_window") != NULL || strcmp(type->name, "mixtral") == 0;
+    if (hf_config_get_int(at, "sliding_window", false, given ? 0 : DEFAULT_WINDOW, &window, err) !=
+        0)
         return -1;
     if (!type->may_slide && given && window != 0)
         return err_set(
@@ -369,6 +378,7 @@ static const char *const llama_keys[] = {"vocab_size",
                                          "max_window_layers",
                                          "bos_token_id",
                                          "eos_token_id",
+                                         HF_EXPERT_KEYS,
                                          NULL};
 
 // Biases and norms that the type fixes or lets a key choose.
@@ -379,8 +389,8 @@ static int read_type_settings(struct json_at at, const struct type *type, struct
         json_get_bool(at, "mlp_bias", false, false, &mlp, err) != 0)
         return -1;
     bool is_llama = strcmp(type->name, "llama") == 0, is_qwen2 = strcmp(type->name, "qwen2") == 0;
-    bool takes_attention =
-        is_llama || strcmp(type->name, "qwen3") == 0 || strcmp(type->name, "olmo2") == 0;
+    bool is_qwen3 = strcmp(type->name, "qwen3") == 0 || strcmp(type->name, "qwen3_moe") == 0;
+    bool takes_attention = is_llama || is_qwen3 || strcmp(type->name, "olmo2") == 0;
     if (attention && !takes_attention)
         return err_set(err, ERR_DATA, "%s: attention_bias: models of type %s do not have this key",
                        at.where, type->name);
@@ -390,7 +400,7 @@ static int read_type_settings(struct json_at at, const struct type *type, struct
     c->qkv_bias = attention || is_qwen2;
     c->out_bias = attention;
     c->mlp_bias = mlp;
-    if (strcmp(type->name, "qwen3") == 0) c->qk_norm = QK_NORM_HEAD;
+    if (is_qwen3) c->qk_norm = QK_NORM_HEAD;
     if (strcmp(type->name, "olmo2") == 0) {
         c->qk_norm = QK_NORM_FULL;
         c->norm_place = NORM_AFTER;
@@ -398,19 +408,30 @@ static int read_type_settings(struct json_at at, const struct type *type, struct
     return 0;
 }
 
+// The keys of the types with experts stand at the end of the list.
+static const char *const *keys_of(const struct type *type) {
+    static const char *dense[sizeof llama_keys / sizeof llama_keys[0]];
+    if (hf_config_has_experts(type->name)) return llama_keys;
+    size_t count = sizeof llama_keys / sizeof llama_keys[0] - 1 - HF_EXPERT_KEY_COUNT;
+    memcpy(dense, llama_keys, count * sizeof dense[0]);
+    return dense;
+}
+
 static int read_llama(struct json_at at, const struct type *type, struct model_config *c,
                       struct err *err) {
     static const char *const activations[] = {"silu", "swish", NULL};
     double partial;
-    if (hf_keys_check(at.value, at.where, llama_keys, err) != 0 ||
-        get_int(at, "vocab_size", true, 0, &c->vocab, err) != 0 ||
-        get_int(at, "hidden_size", true, 0, &c->hidden, err) != 0 ||
-        get_int(at, "intermediate_size", true, 0, &c->ffn, err) != 0 ||
-        get_int(at, "num_hidden_layers", true, 0, &c->layers, err) != 0 ||
-        get_int(at, "num_attention_heads", true, 0, &c->heads, err) != 0 ||
-        get_int(at, "num_key_value_heads", false, type->kv_heads, &c->kv_heads, err) != 0 ||
-        get_int(at, "head_dim", false, type->head_dim, &c->head_dim, err) != 0 ||
-        get_int(at, "max_position_embeddings", false, type->context, &c->context, err) != 0 ||
+    if (hf_keys_check(at.value, at.where, keys_of(type), err) != 0 ||
+        hf_config_get_int(at, "vocab_size", true, 0, &c->vocab, err) != 0 ||
+        hf_config_get_int(at, "hidden_size", true, 0, &c->hidden, err) != 0 ||
+        hf_config_get_int(at, "intermediate_size", true, 0, &c->ffn, err) != 0 ||
+        hf_config_get_int(at, "num_hidden_layers", true, 0, &c->layers, err) != 0 ||
+        hf_config_get_int(at, "num_attention_heads", true, 0, &c->heads, err) != 0 ||
+        hf_config_get_int(at, "num_key_value_heads", false, type->kv_heads, &c->kv_heads, err) !=
+            0 ||
+        hf_config_get_int(at, "head_dim", false, type->head_dim, &c->head_dim, err) != 0 ||
+        hf_config_get_int(at, "max_position_embeddings", false, type->context, &c->context, err) !=
+            0 ||
         json_get_double(at, "rms_norm_eps", false, type->eps, &c->norm_eps, err) != 0 ||
         json_get_bool(at, "tie_word_embeddings", false, false, &c->tied_head, err) != 0 ||
         json_get_double(at, "partial_rotary_factor", false, 1, &partial, err) != 0 ||
@@ -429,7 +450,9 @@ static int read_llama(struct json_at at, const struct type *type, struct model_c
                            at.where, c->hidden, c->heads);
         c->head_dim = c->hidden / c->heads;
     }
-    if (read_type_settings(at, type, c, err) != 0 || read_windows(at, type, c, err) != 0) return -1;
+    if (read_type_settings(at, type, c, err) != 0 || read_windows(at, type, c, err) != 0 ||
+        hf_config_read_experts(at, type->name, c, err) != 0)
+        return -1;
     return read_rope(at, c, err);
 }
 

@@ -1,7 +1,7 @@
 // Hugging Face config.json <-> model_config, for the model types gpt2, llama (2, 3, 3.x, SmolLM2),
-// mistral, qwen2 (2.5), qwen3 and olmo2. Every key of a file is used, known to change nothing, or
-// refused by name: a setting that would be dropped in silence makes a model that looks right and is
-// not.
+// mistral, qwen2 (2.5), qwen3, olmo2, mixtral and qwen3_moe. Every key of a file is used, known to
+// change nothing, or refused by name: a setting that would be dropped in silence makes a model that
+// looks right and is not.
 #pragma once
 #include "base/error.h"
 #include "base/text.h"

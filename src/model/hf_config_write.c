@@ -1,14 +1,17 @@
 // Writing config.json; see hf_config.h.
 #include "base/json.h"
 #include "model/hf_config.h"
+#include "model/hf_config_parts.h"
 #include <stdlib.h>
 #include <string.h>
 
 static const struct class_name {
     const char *type, *class;
 } classes[] = {
-    {"gpt2", "GPT2LMHeadModel"},   {"llama", "LlamaForCausalLM"}, {"mistral", "MistralForCausalLM"},
-    {"qwen2", "Qwen2ForCausalLM"}, {"qwen3", "Qwen3ForCausalLM"}, {"olmo2", "Olmo2ForCausalLM"},
+    {"gpt2", "GPT2LMHeadModel"},       {"llama", "LlamaForCausalLM"},
+    {"mistral", "MistralForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "Qwen3ForCausalLM"},     {"olmo2", "Olmo2ForCausalLM"},
+    {"mixtral", "MixtralForCausalLM"}, {"qwen3_moe", "Qwen3MoeForCausalLM"},
 };
 
 // The one window of all layers that slide; -1 when there are several.
@@ -26,12 +29,13 @@ static int one_window(const struct model_config *c, int *sliding_layers) {
 
 // Whether a type can hold the description; `why` names the first thing that it cannot.
 static bool holds(const char *type, const struct model_config *c, const char **why) {
-    bool llama = strcmp(type, "llama") == 0, mistral = strcmp(type, "mistral") == 0,
+    bool mixtral = strcmp(type, "mixtral") == 0, qwen3_moe = strcmp(type, "qwen3_moe") == 0;
+    bool llama = strcmp(type, "llama") == 0, mistral = strcmp(type, "mistral") == 0 || mixtral,
          qwen2 = strcmp(type, "qwen2") == 0;
-    bool qwen3 = strcmp(type, "qwen3") == 0, olmo2 = strcmp(type, "olmo2") == 0,
+    bool qwen3 = strcmp(type, "qwen3") == 0 || qwen3_moe, olmo2 = strcmp(type, "olmo2") == 0,
          gpt2 = strcmp(type, "gpt2") == 0;
     int sliding, window = one_window(c, &sliding);
-    *why = NULL;
+    if (!hf_config_holds_experts(type, c, why)) return false;
     if (gpt2 != (c->family == FAMILY_GPT2))
         *why = "the family";
     else if (gpt2 && (!c->qkv_bias || !c->out_bias || !c->mlp_bias))
@@ -56,7 +60,7 @@ static bool holds(const char *type, const struct model_config *c, const char **w
         *why = "sliding windows of several widths";
     else if (window > 0 && (llama || olmo2 || gpt2))
         *why = "a sliding window";
-    else if (mistral && window > 0 && sliding != c->layers)
+    else if ((mistral || qwen3_moe) && window > 0 && sliding != c->layers)
         *why = "a sliding window in only some layers";
     return *why == NULL;
 }
@@ -70,7 +74,9 @@ const char *hf_config_type(const struct model_config *config, struct err *err) {
         }
     for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
         if (holds(classes[i].type, config, &why)) return classes[i].type;
-        if (!first_why && (config->family == FAMILY_GPT2) == (i == 0)) first_why = why;
+        bool near = (config->family == FAMILY_GPT2) == (i == 0) &&
+                    (config->experts > 0) == hf_config_has_experts(classes[i].type);
+        if (!first_why && near) first_why = why;
     }
     err_set(err, ERR_USAGE,
             "no Hugging Face model type that weft knows can hold this model: %s stands in the way",
@@ -120,7 +126,10 @@ static json_t *scaling(const struct model_config *c) {
 static void put_windows(json_t *out, const char *type, const struct model_config *c) {
     int sliding, window = one_window(c, &sliding);
     json_t *value = window > 0 ? json_integer(window) : json_null();
-    if (strcmp(type, "mistral") == 0) {
+    if (strcmp(type, "mistral") == 0 || strcmp(type, "mixtral") == 0) {
+        put(out, "sliding_window", value);
+    } else if (strcmp(type, "qwen3_moe") == 0) {
+        put(out, "use_sliding_window", json_boolean(window > 0));
         put(out, "sliding_window", value);
     } else if (strncmp(type, "qwen", 4) == 0) {
         int from =
@@ -165,10 +174,11 @@ static void put_llama(json_t *out, const char *type, const struct model_config *
     put(out, "rms_norm_eps", json_real(c->norm_eps));
     put(out, "rope_theta", json_real(c->rope.theta));
     put(out, "rope_scaling", scaling(c));
-    if (strcmp(type, "mistral") != 0 && strcmp(type, "qwen2") != 0)
+    if (strcmp(type, "mistral") != 0 && strcmp(type, "mixtral") != 0 && strcmp(type, "qwen2") != 0)
         put(out, "attention_bias", json_boolean(c->qkv_bias));
     if (strcmp(type, "llama") == 0) put(out, "mlp_bias", json_boolean(c->mlp_bias));
     put(out, "attention_dropout", json_real(0));
+    hf_config_write_experts(out, type, c);
     put_windows(out, type, c);
 }
 

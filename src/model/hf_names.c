@@ -2,6 +2,7 @@
 // role.
 #include "model/hf_names.h"
 #include "base/text.h"
+#include "model/hf_config.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +51,23 @@ static const struct names llama_names[PARAM_ROLE_COUNT] = {
     [PARAM_UP_BIAS] = {{"mlp.gate_proj.bias", "mlp.up_proj.bias"}, false},
     [PARAM_DOWN] = {{"mlp.down_proj.weight"}, false},
     [PARAM_DOWN_BIAS] = {{"mlp.down_proj.bias"}, false},
+    [PARAM_ROUTER] = {{"mlp.gate.weight"}, false},
+    [PARAM_EXPERT_UP] = {{"gate_proj.weight", "up_proj.weight"}, false},
+    [PARAM_EXPERT_DOWN] = {{"down_proj.weight"}, false},
 };
+
+static bool is_mixtral(const struct model_config *c) {
+    const char *type = c->experts > 0 ? hf_config_type(c, NULL) : NULL;
+    return type && strcmp(type, "mixtral") == 0;
+}
+
+// Mixtral counts the matrices of an expert: w1 gate, w2 down, w3 up.
+static const char *mixtral_name(enum param_role role, int part) {
+    if (role == PARAM_ROUTER) return "block_sparse_moe.gate.weight";
+    if (role == PARAM_EXPERT_UP) return part == 0 ? "w1.weight" : "w3.weight";
+    if (role == PARAM_EXPERT_DOWN) return "w2.weight";
+    return NULL;
+}
 
 static const char *part_name(const struct model_config *c, enum param_role role, int part) {
     if (c->family == FAMILY_GPT2) return gpt2_names[role].parts[part];
@@ -62,7 +79,7 @@ static const char *part_name(const struct model_config *c, enum param_role role,
 }
 
 static void describe(struct hf_tensor *t, const struct model_config *c, const struct param *p,
-                     int index, int part, int64_t first_row, int64_t rows) {
+                     int index, int part, int64_t first_row, int64_t rows, bool mixtral) {
     bool gpt2 = c->family == FAMILY_GPT2;
     *t = (struct hf_tensor){
         .param = index, .first_row = first_row, .rows = rows, .columns = p->columns};
@@ -70,9 +87,13 @@ static void describe(struct hf_tensor *t, const struct model_config *c, const st
     t->dims = param_is_matrix(p) ? 2 : 1;
     t->shape[0] = t->turned ? p->columns : rows;
     t->shape[1] = t->turned ? rows : p->columns;
-    const char *name = part_name(c, p->role, part);
+    const char *name = mixtral ? mixtral_name(p->role, part) : NULL;
+    if (!name) name = part_name(c, p->role, part);
     if (p->layer < 0)
         snprintf(t->name, sizeof t->name, "%s", name);
+    else if (p->expert >= 0)
+        snprintf(t->name, sizeof t->name, "model.layers.%d.%s.experts.%d.%s", p->layer,
+                 mixtral ? "block_sparse_moe" : "mlp", p->expert, name);
     else
         snprintf(t->name, sizeof t->name, "%s.%d.%s", gpt2 ? "transformer.h" : "model.layers",
                  p->layer, name);
@@ -83,6 +104,7 @@ int hf_tensors(const struct model *model, struct hf_tensor **list, int *count, s
     size_t most = (size_t)model->param_count * MODEL_MAX_PARTS;
     struct hf_tensor *made = calloc(most, sizeof *made);
     if (!made) return err_set(err, ERR_MEMORY, "no memory for the names of %zu tensors", most);
+    bool mixtral = is_mixtral(c);
     int used = 0;
     for (int i = 0; i < model->param_count; i++) {
         const struct param *p = &model->params[i];
@@ -95,7 +117,7 @@ int hf_tensors(const struct model *model, struct hf_tensor **list, int *count, s
                 free(made);
                 return err_set(err, ERR_INTERNAL, "%s has no Hugging Face name", p->name);
             }
-            describe(&made[used++], c, p, i, part, row, rows);
+            describe(&made[used++], c, p, i, part, row, rows, mixtral);
             row += rows;
         }
     }
