@@ -9,14 +9,14 @@
 void random_words(uint64_t key, uint64_t counter, uint32_t words[4]) {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     uint32_t x0 = (uint32_t)counter, x1 = (uint32_t)(counter >> 32), x2 = 0, x3 = 0;
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)x0 * 0xD2511F53u, p1 = (uint64_t)x2 * 0xCD9E8D57u;
+    for (int round = 0; round < RANDOM_ROUNDS; round++) {
+        uint64_t p0 = (uint64_t)x0 * RANDOM_MULTIPLY_0, p1 = (uint64_t)x2 * RANDOM_MULTIPLY_1;
         x0 = (uint32_t)(p1 >> 32) ^ x1 ^ k0;
         x1 = (uint32_t)p1;
         x2 = (uint32_t)(p0 >> 32) ^ x3 ^ k1;
         x3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+        k0 += RANDOM_WALK_0;
+        k1 += RANDOM_WALK_1;
     }
     words[0] = x0, words[1] = x1, words[2] = x2, words[3] = x3;
 }

@@ -5,6 +5,13 @@
 #pragma once
 #include <stdint.h>
 
+// Constants of Philox-4x32-10, for kernels that make many blocks at once.
+#define RANDOM_ROUNDS 10
+#define RANDOM_MULTIPLY_0 0xD2511F53u
+#define RANDOM_MULTIPLY_1 0xCD9E8D57u
+#define RANDOM_WALK_0 0x9E3779B9u
+#define RANDOM_WALK_1 0xBB67AE85u
+
 void random_words(uint64_t key, uint64_t counter, uint32_t words[4]);
 uint64_t random_key(uint64_t seed,
                     const char *stream); // mixes a seed and a name, e.g. a parameter's

@@ -113,6 +113,21 @@ struct device_attention_backward {
     void *workspace;
 };
 
+// Dropout of a residual or an embedding: out = x / (1 - rate) or 0; the gradient is the same
+// operation on dout with the same key. Whether an element stays is a function of the key (made of
+// seed, step, layer and place) and its index in the whole model alone, (global row) width + column,
+// so it does not depend on the layout. Attention probabilities have no dropout.
+struct device_dropout {
+    enum dtype type;
+    int64_t rows, width;
+    uint64_t key;
+    int64_t first_row;  // global row of local row i: first_row + (row ? row[i] : i)
+    const int32_t *row; // or NULL
+    double rate;        // 0 <= rate < 1
+    const void *x;      // [rows, width]
+    void *out;          // may be x
+};
+
 struct device_adamw { // Loshchilov & Hutter 2019; one pass over `count` elements
     int64_t count;
     float *master, *moment1, *moment2; // FP32
@@ -195,7 +210,8 @@ struct device {
     void (*add)(struct device *device, enum dtype type, int64_t count, const void *a, const void *b,
                 void *out);
 
-    // out [tokens, width] = table[id] (+ positions[position]); tables have the compute type
+    // out [tokens, width] = table[id] (+ positions[position]); tables have the compute type. An id
+    // below 0 is a row that another rank holds: zeros in its place, and no gradient.
     void (*embedding_forward)(struct device *device, enum dtype type, int64_t tokens, int64_t width,
                               const void *table, const void *positions, const int32_t *id,
                               const int32_t *position, void *out);
@@ -211,6 +227,23 @@ struct device {
     void (*cross_entropy)(struct device *device, enum dtype type, int64_t tokens, int64_t vocab,
                           int64_t stride, const float *logits, const int32_t *target, float scale,
                           float *loss, void *dlogits);
+
+    // Cross-entropy with the vocabulary in parts on several ranks. `vocab` columns (0 is allowed)
+    // of logits are here, target_local is the target's column here or -1. First the statistics of
+    // the own part, out [tokens][3]: maximum (minus infinity for no columns), sum of exp(x -
+    // maximum), logit of the target (or 0).
+    void (*cross_entropy_statistics)(struct device *device, int64_t tokens, int64_t vocab,
+                                     int64_t stride, const float *logits,
+                                     const int32_t *target_local, float *out);
+    // Then loss and the own part of dlogits as cross_entropy gives them, from everybody's
+    // statistics [ranks][tokens][3], combined in rank order. `counted` [tokens] is the target in
+    // the whole vocabulary, -1: not counted. With one rank the bits are those of cross_entropy.
+    void (*cross_entropy_finish)(struct device *device, enum dtype type, int64_t tokens,
+                                 int64_t vocab, int64_t stride, const float *logits,
+                                 const int32_t *target_local, const int32_t *counted,
+                                 const float *statistics, int ranks, float scale, float *loss,
+                                 void *dlogits);
+    void (*dropout)(struct device *device, const struct device_dropout *args);
 
     // ---- optimizer
     void (*adamw)(struct device *device, const struct device_adamw *args);

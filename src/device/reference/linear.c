@@ -37,8 +37,8 @@ void reference_embedding_forward(int64_t tokens, int64_t width, const double *ta
                                  const int32_t *position, double *out) {
     for (int64_t t = 0; t < tokens; t++) {
         for (int64_t i = 0; i < width; i++) {
-            out[t * width + i] =
-                table[id[t] * width + i] + (positions ? positions[position[t] * width + i] : 0);
+            out[t * width + i] = (id[t] < 0 ? 0 : table[id[t] * width + i]) +
+                                 (positions ? positions[position[t] * width + i] : 0);
         }
     }
 }
@@ -47,6 +47,7 @@ void reference_embedding_backward(int64_t tokens, int64_t width, int64_t rows, c
                                   const int32_t *id, double *dtable) {
     memset(dtable, 0, (size_t)(rows * width) * sizeof(double));
     for (int64_t t = 0; t < tokens; t++) {
+        if (id[t] < 0) continue;
         for (int64_t i = 0; i < width; i++) dtable[id[t] * width + i] += dout[t * width + i];
     }
 }

@@ -59,7 +59,7 @@ void reference_swiglu_backward(int64_t tokens, int64_t ffn, const double *gate_u
 void reference_gelu_forward(int64_t count, const double *x, double *out);
 void reference_gelu_backward(int64_t count, const double *x, const double *dout, double *dx);
 
-// positions (or NULL): [*, width], row position[t] added
+// positions (or NULL): [*, width], row position[t] added; id < 0: zeros, and no gradient
 void reference_embedding_forward(int64_t tokens, int64_t width, const double *table,
                                  const double *positions, const int32_t *id,
                                  const int32_t *position, double *out);
@@ -69,6 +69,21 @@ void reference_embedding_backward(int64_t tokens, int64_t width, int64_t rows, c
 // Rows of logits [tokens, stride], `vocab` columns count; target -1: no loss, no gradient.
 void reference_cross_entropy(int64_t tokens, int64_t vocab, int64_t stride, const double *logits,
                              const int32_t *target, double scale, double *loss, double *dlogits);
+
+// Statistics [tokens][3] of `vocab` columns, and loss and gradient from those of all ranks, see
+// device.h.
+void reference_cross_entropy_statistics(int64_t tokens, int64_t vocab, int64_t stride,
+                                        const double *logits, const int32_t *target_local,
+                                        double *out);
+void reference_cross_entropy_finish(int64_t tokens, int64_t vocab, int64_t stride,
+                                    const double *logits, const int32_t *target_local,
+                                    const int32_t *counted, const double *statistics, int ranks,
+                                    double scale, double *loss, double *dlogits);
+
+// Element i of row r (global rows from first_row, or first_row + row[r]) stays when word e % 4 of
+// block e / 4 of the key's random words is at least rate 2^32, e = global row x width + i.
+void reference_dropout(int64_t rows, int64_t width, uint64_t key, int64_t first_row,
+                       const int32_t *row, double rate, const double *x, double *out);
 
 struct reference_adamw {
     double learning_rate, beta1, beta2, eps, decay, gradient_scale;

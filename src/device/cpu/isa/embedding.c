@@ -1,4 +1,5 @@
-// Look-up of rows and the scatter of their gradients. The scatter is split over columns, never over
+// Look-up of rows and the scatter of their gradients. A negative id is a row that another rank
+// holds: zeros here. The scatter is split over columns, never over
 // tokens: each thread adds its columns in token order.
 #include "device/cpu/cpu.h"
 #include "device/cpu/simd.h"
@@ -9,7 +10,7 @@ SIMD_INLINE void embed_row(const void *table, const void *positions, int64_t id,
                            void *out, int64_t t, int64_t width, enum dtype type) {
     for (int64_t i = 0; i < width; i += SIMD_WIDTH) {
         int64_t left = width - i;
-        simd_f v = simd_load_upto(table, id * width + i, left, type);
+        simd_f v = id < 0 ? simd_zero() : simd_load_upto(table, id * width + i, left, type);
         if (positions) v += simd_load_upto(positions, position * width + i, left, type);
         simd_store_upto(out, t * width + i, left, type, v);
     }
@@ -34,6 +35,7 @@ static void embedding_forward(struct device *device, enum dtype type, int64_t to
 SIMD_INLINE void scatter_columns(int64_t tokens, int64_t width, const void *dout, const int32_t *id,
                                  float *dtable, int64_t first, int64_t end, enum dtype type) {
     for (int64_t t = 0; t < tokens; t++) {
+        if (id[t] < 0) continue;
         float *row = dtable + id[t] * width;
         for (int64_t i = first; i < end; i += SIMD_WIDTH) {
             int64_t left = end - i;
