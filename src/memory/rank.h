@@ -86,10 +86,7 @@ enum rank_single {
     SINGLE_LOOKUP_SLOT, // I32 [vocab] accumulator row of an id
     SINGLE_LOOKUP_ROWS, // I32 [tokens of a micro-batch] accumulator row of each token
     SINGLE_NORM_SUMS,   // F64, one per norm block
-    SINGLE_FINAL_INPUT, // [tokens, hidden] the residual stream behind the last layer
     SINGLE_FINAL_NORM,  // [tokens, hidden]
-    SINGLE_FINAL_RSTD,
-    SINGLE_FINAL_MEAN,
     SINGLE_DELTA,  // [tokens, hidden] a block's output before it joins the residual stream
     SINGLE_PARTIAL, // [all tokens, hidden] this tp rank's part of a sum (tp > 1)
     SINGLE_GATHERED, // [all tokens, hidden] of a norm's output (sequence parallelism)
@@ -121,6 +118,7 @@ struct rank_shape {
     int micro_batches; // of a step
     int context;       // positions
     int chunk;         // tokens whose logits exist at a time
+    uint64_t shared_batches_bytes; // this rank's part of the sequences (context parallelism)
     uint64_t other_bytes;
     struct rank_stage {
         struct stage_part part;
@@ -132,6 +130,8 @@ struct rank_shape {
     const struct flat *flat;
     int zero;
     bool reduces;              // gradients are summed over ranks
+    int ranks[FLAT_GROUPS];    // over how many (GROUP_DATA, GROUP_EXPERT_DATA); 0 counts as 1
+    int ep;                    // ranks that hold the different experts; 0 counts as 1
     bool reduce_per_micro_batch;
     enum dtype gather_type, reduce_type, accumulate_type;
     int gathers_in_flight;
@@ -149,8 +149,8 @@ struct rank_workspace {
 // flows, share buffers.
 struct rank_buffers {
     int single[SINGLE_COUNT];
-    int *activation; // [slot][layer][ACT_COUNT], see rank_activation_buffer
-    int *flow;       // [flow][layer][FLOW_COUNT]
+    int *activation; // by slot and layer: rank_activation_buffer
+    int *flow;       // by flow and layer: rank_flow_buffer
     int (*border)[BORDER_COUNT][RANK_MOST_SLOTS]; // [stage]
     int (*final)[3];                              // [slot] input, rstd, mean of the final norm
     int *packed_forward, *packed_backward;        // [params]
@@ -168,4 +168,8 @@ bool rank_keeps(const struct model_config *config, const struct rank_shape *shap
 int rank_plan(struct memory_plan *plan, struct rank_buffers *buffers, const struct local_model *local,
               const struct rank_shape *shape, const struct rank_workspace *workspace,
               struct err *err);
+int rank_activation_buffer(const struct rank_buffers *buffers, int slot, int layer,
+                           enum rank_activation activation);
+int rank_flow_buffer(const struct rank_buffers *buffers, int flow, int layer,
+                     enum rank_flow which);
 void rank_buffers_free(struct rank_buffers *buffers);
