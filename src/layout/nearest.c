@@ -15,8 +15,9 @@ struct candidates {
     int count;
 };
 
-static double ratio(int a, int b) {
-    return fabs(log2((double)a / b));
+// A kind of parallelism that was not asked for is farther away than another size of one that was.
+static double ratio(int found, int wanted) {
+    return fabs(log2((double)found / wanted)) + (wanted == 1 && found > 1 ? 2 : 0);
 }
 
 // How far apart, in doublings. dp follows from the others and counts least.
