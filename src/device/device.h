@@ -18,6 +18,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/record.h"
+#include "device/experts.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -244,6 +245,8 @@ struct device {
                                  const float *statistics, int ranks, float scale, float *loss,
                                  void *dlogits);
     void (*dropout)(struct device *device, const struct device_dropout *args);
+
+    struct device_experts experts; // ---- mixtures of experts
 
     // ---- optimizer
     void (*adamw)(struct device *device, const struct device_adamw *args);

@@ -35,6 +35,7 @@ static inline struct cpu_device *cpu_device_of(struct device *device) {
     void pointwise_fill_##isa(struct device *device);                                              \
     void dropout_fill_##isa(struct device *device);                                                \
     void embedding_fill_##isa(struct device *device);                                              \
+    void experts_fill_##isa(struct device *device);                                                \
     void cross_entropy_fill_##isa(struct device *device);                                          \
     void optimizer_fill_##isa(struct device *device);
 CPU_FILLS(portable)

@@ -30,6 +30,7 @@ static const char *isa_name(enum device_isa isa) {
         pointwise_fill_##isa(device);                                                              \
         dropout_fill_##isa(device);                                                                \
         embedding_fill_##isa(device);                                                              \
+        experts_fill_##isa(device);                                                                \
         cross_entropy_fill_##isa(device);                                                          \
         optimizer_fill_##isa(device);                                                              \
     } while (0)
