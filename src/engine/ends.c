@@ -4,109 +4,132 @@
 // chunk together, so that full-precision logits exist for one chunk only. The gradient needs
 // nothing but the loss scale, which is known before.
 //
+// Table and head are cut over tp by rows of the vocabulary. A look-up gives zeros for ids of other
+// ranks, and the sum over tp is the row; the softmax meets in three numbers per token (largest
+// logit, sum of exponentials, logit of the target).
+//
 // A tied table gets gradients from both ends. They have an accumulator each, added once when the
 // step's last backward is done: the order that holds when the ends lie on different pipeline
 // stages. The look-up's accumulator has rows only for the ids that occur in the step.
 #include "engine/state.h"
 #include <string.h>
 
-void embedding_forward(struct engine *e, const struct batch *batch) {
+void embedding_forward(struct engine *e, int layer, const struct batch *batch) {
     int position = e->param[PARAM_POSITION];
+    void *out = e->layers[layer].act[ACT_INPUT], *partial = tensor_partial(e, out);
+    bool adds_positions = position >= 0 && e->tp_index == 0; // once in the sum
     e->device->embedding_forward(e->device, e->type, batch->tokens, e->model->config.hidden,
                                  engine_weight(e, e->param[PARAM_EMBEDDING]),
-                                 position < 0 ? NULL : engine_weight(e, position), batch->input,
-                                 batch->position, e->layers[0].act[ACT_INPUT]);
+                                 adds_positions ? engine_weight(e, position) : NULL,
+                                 tensor_local_ids(e, batch->input, batch->tokens), batch->position,
+                                 partial);
+    tensor_reduce(e, batch, partial, out);
 }
 
-void embedding_backward(struct engine *e, const struct batch *batch) {
+void embedding_backward(struct engine *e, int layer, const struct batch *batch) {
     int64_t hidden = e->model->config.hidden, tokens = batch->tokens;
     int table = e->param[PARAM_EMBEDDING], position = e->param[PARAM_POSITION];
-    const void *dout = e->layers[0].flow[FLOW_IN];
+    const void *own = e->layers[layer].flow[FLOW_IN];
+    const void *dout = tensor_gather(e, batch, own, e->single[SINGLE_GATHERED]);
+    const int32_t *ids = tensor_local_ids(e, batch->input, tokens);
     if (e->model->config.tied_head) {
         int32_t *rows = e->single[SINGLE_LOOKUP_ROWS];
         const int32_t *slot = e->single[SINGLE_LOOKUP_SLOT];
-        for (int64_t i = 0; i < tokens; i++) rows[i] = slot[batch->input[i]];
+        for (int64_t i = 0; i < tokens; i++) rows[i] = ids[i] < 0 ? -1 : slot[ids[i]];
         e->device->embedding_backward(e->device, e->type, tokens, hidden, e->looked_up, dout, rows,
                                       e->single[SINGLE_LOOKUP], !e->lookup_written);
         e->lookup_written = true;
     } else {
         e->device->embedding_backward(e->device, e->type, tokens, hidden,
-                                      e->model->params[table].rows_padded, dout, batch->input,
+                                      e->model->params[table].rows_padded, dout, ids,
                                       engine_gradient(e, table), engine_first(e, table));
     }
-    if (position >= 0)
-        e->device->embedding_backward(e->device, e->type, tokens, hidden,
-                                      e->model->params[position].rows_padded, dout, batch->position,
-                                      engine_gradient(e, position), engine_first(e, position));
+    if (position < 0) return;
+    int64_t residual = engine_residual(e, batch);
+    e->device->embedding_backward(e->device, e->type, residual, hidden,
+                                  e->model->params[position].rows_padded, own,
+                                  batch->position + (e->sequence ? e->tp_index * residual : 0),
+                                  engine_gradient(e, position), engine_first(e, position));
 }
 
-void lookup_begin(struct engine *e, struct batch *const *batches, int count) {
-    int32_t *slot = e->single[SINGLE_LOOKUP_SLOT], *ids = e->single[SINGLE_LOOKUP_IDS];
+// Numbers the ids of the step in the order in which they occur.
+void lookup_begin(struct engine *e) {
+    int32_t *slot = e->single[SINGLE_LOOKUP_SLOT], *list = e->single[SINGLE_LOOKUP_IDS];
     e->looked_up = 0;
     e->lookup_written = false;
     if (!slot) return;
     memset(slot, -1, (size_t)e->model->config.vocab * sizeof *slot);
-    for (int b = 0; b < count; b++)
-        for (int32_t i = 0; i < batches[b]->tokens; i++) {
-            int32_t id = batches[b]->input[i];
-            if (slot[id] >= 0) continue;
-            ids[e->looked_up] = id;
-            slot[id] = e->looked_up++;
+    for (int b = 0; b < e->batch_count; b++) {
+        const struct batch *batch = e->batches[b];
+        const int32_t *ids = tensor_local_ids(e, batch->input, batch->tokens);
+        for (int32_t i = 0; i < batch->tokens; i++) {
+            if (ids[i] < 0 || slot[ids[i]] >= 0) continue;
+            list[e->looked_up] = ids[i];
+            slot[ids[i]] = e->looked_up++;
         }
+    }
 }
 
-void lookup_end(struct engine *e) {
-    if (!e->model->config.tied_head) return;
-    e->device->embedding_backward(e->device, DTYPE_F32, e->looked_up, e->model->config.hidden, 0,
-                                  e->single[SINGLE_LOOKUP], e->single[SINGLE_LOOKUP_IDS],
-                                  engine_gradient(e, e->head), false);
-}
-
-void final_norm_forward(struct engine *e, const struct batch *batch) {
-    const struct model_config *c = &e->model->config;
+void final_norm_forward(struct engine *e, const void *carried, int64_t tokens) {
     struct device_norm norm =
-        layer_norm(e, e->param[PARAM_FINAL_NORM], e->param[PARAM_FINAL_NORM_BIAS],
-                   e->single[SINGLE_FINAL_INPUT], e->single[SINGLE_FINAL_NORM],
-                   e->single[SINGLE_FINAL_RSTD], e->single[SINGLE_FINAL_MEAN], batch->tokens);
-    if (c->norm_place == NORM_BEFORE) {
-        norm.x = e->layers[c->layers - 1].act[ACT_MIDDLE];
+        layer_norm(e, e->param[PARAM_FINAL_NORM], e->param[PARAM_FINAL_NORM_BIAS], e->final_input,
+                   e->single[SINGLE_FINAL_NORM], e->final_rstd, e->final_mean, tokens);
+    if (carried) {
+        norm.x = carried;
         norm.delta = e->single[SINGLE_DELTA];
-        norm.residual = e->single[SINGLE_FINAL_INPUT];
+        norm.residual = e->final_input;
     }
     e->device->norm_forward(e->device, &norm);
 }
 
-void final_norm_backward(struct engine *e, const struct batch *batch) {
-    void *flow = e->layers[e->model->config.layers - 1].flow[FLOW_OUT];
+void final_norm_backward(struct engine *e, void *flow, int64_t tokens) {
     layer_norm_backward(e, e->param[PARAM_FINAL_NORM], e->param[PARAM_FINAL_NORM_BIAS],
-                        e->single[SINGLE_FINAL_INPUT], flow, e->single[SINGLE_FINAL_RSTD],
-                        e->single[SINGLE_FINAL_MEAN], NULL, flow, batch->tokens);
+                        e->final_input, flow, e->final_rstd, e->final_mean, NULL, flow, tokens);
 }
 
-// Sum of the token losses in double, in token order. With gradients: that of the head's weight, and
-// that of the final norm's output, left where the last layer's backward begins.
-double head_loss(struct engine *e, const struct batch *batch, bool gradients) {
-    const struct model_config *c = &e->model->config;
+// A chunk's losses, and where `gradients`, its logits turned into their gradients.
+static void chunk_loss(struct engine *e, int64_t tokens, const int32_t *target,
+                       const int32_t *local, float *loss, bool gradients) {
     const struct device_weight *w = &e->weight[e->head];
-    size_t row = (size_t)c->hidden * dtype_bytes(e->type);
-    char *x = e->single[SINGLE_FINAL_NORM];
-    char *dx = gradients ? e->layers[c->layers - 1].flow[FLOW_OUT] : NULL;
+    float *logits = e->single[SINGLE_LOGITS];
+    void *dlogits = gradients ? logits : NULL;
+    if (e->tp == 1) {
+        e->device->cross_entropy(e->device, e->type, tokens, e->model->config.vocab, w->n, logits,
+                                 target, e->loss_scale, loss, dlogits);
+        return;
+    }
+    enum { NUMBERS = 3 };
+    float *own = e->single[SINGLE_STATISTICS], *all = own + (size_t)e->shape.chunk * NUMBERS;
+    e->device->cross_entropy_statistics(e->device, tokens, e->local.vocab_rows, w->n, logits, local,
+                                        own);
+    comm_wait(
+        comm_all_gather(e->stream[GROUP_TP], own, all, (uint64_t)tokens * NUMBERS * sizeof *own),
+        e->device->lane);
+    e->device->cross_entropy_finish(e->device, e->type, tokens, e->local.vocab_rows, w->n, logits,
+                                    local, target, all, e->tp, e->loss_scale, loss, dlogits);
+}
+
+double head_loss(struct engine *e, const struct batch *batch, void *gradient) {
+    const struct device_weight *w = &e->weight[e->head];
+    size_t row = (size_t)w->k * dtype_bytes(e->type);
+    const char *x =
+        tensor_gather(e, batch, e->single[SINGLE_FINAL_NORM], e->single[SINGLE_GATHERED]);
+    char *dx = gradient ? tensor_partial(e, gradient) : NULL;
+    const int32_t *local = tensor_local_ids(e, batch->target, batch->tokens);
     float *logits = e->single[SINGLE_LOGITS], *loss = e->single[SINGLE_LOSS];
     for (int64_t from = 0; from < batch->tokens; from += e->shape.chunk) {
         int64_t tokens =
             batch->tokens - from < e->shape.chunk ? batch->tokens - from : e->shape.chunk;
-        e->device->linear_forward(e->device, w, tokens, x + (size_t)from * row, w->k, NULL, logits,
-                                  w->n, DTYPE_F32);
-        e->device->cross_entropy(e->device, e->type, tokens, c->vocab, w->n, logits,
-                                 batch->target + from, e->loss_scale, loss + from,
-                                 gradients ? logits : NULL);
-        if (!gradients) continue;
-        e->device->linear_backward_weight(e->device, w, tokens, logits, w->n,
-                                          x + (size_t)from * row, w->k, engine_gradient(e, e->head),
-                                          engine_first(e, e->head));
+        const char *rows = x + (size_t)from * row;
+        e->device->linear_forward(e->device, w, tokens, rows, w->k, NULL, logits, w->n, DTYPE_F32);
+        chunk_loss(e, tokens, batch->target + from, local + from, loss + from, gradient != NULL);
+        if (!gradient) continue;
+        e->device->linear_backward_weight(e->device, w, tokens, logits, w->n, rows, w->k,
+                                          engine_gradient(e, e->head), engine_first(e, e->head));
         e->device->linear_backward_input(e->device, w, tokens, logits, w->n,
                                          dx + (size_t)from * row, w->k);
     }
+    if (gradient) tensor_reduce(e, batch, dx, gradient);
     double sum = 0;
     for (int32_t i = 0; i < batch->tokens; i++) sum += (double)loss[i];
     return sum;

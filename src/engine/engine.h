@@ -29,9 +29,9 @@ struct engine_parallel {
     uint64_t bucket_bytes;    // of FP32 gradients; 0: 32 MB
     bool reduce_per_micro_batch;
     enum dtype gather_type, reduce_type, accumulate_type; // F32 or BF16: weights on the wire (no
-                                                          // wider than the compute type), gradients on
-                                                          // the wire, gradients in memory
-    int prefetch, gathers_in_flight;                      // ZeRO-3, in units
+                                                          // wider than the compute type), gradients
+                                                          // on the wire, gradients in memory
+    int prefetch, gathers_in_flight; // ZeRO-3, in units
     bool gather_keys;  // context parallelism: all-gather of keys and values in place of the ring
     bool per_document; // context parallelism: documents are balanced one by one
     bool no_overlap;   // wait for every operation where it is posted (studies, comparisons)
@@ -39,7 +39,7 @@ struct engine_parallel {
 
 struct engine_options {
     const struct engine_parallel *parallel; // NULL: one process holds everything
-    enum dtype compute; // DTYPE_BF16 (FP32 masters) or DTYPE_F32
+    enum dtype compute;                     // DTYPE_BF16 (FP32 masters) or DTYPE_F32
     enum engine_recompute recompute;
     int rows, context;    // of a micro-batch
     int micro_batches;    // most per step and data rank
@@ -67,16 +67,16 @@ void *engine_other_memory(struct engine *engine);             // the `other_byte
 void engine_initialise(struct engine *engine, uint64_t seed);
 void engine_weights_changed(struct engine *engine);
 
-// State as described memory of a whole model (one process). ENGINE_MASTER: FP32 weights under the part-free
-// param names, logical shape without padding (padding rows are behind the logical ones).
+// State as described memory of a whole model (one process). ENGINE_MASTER: FP32 weights under the
+// part-free param names, logical shape without padding (padding rows are behind the logical ones).
 // ENGINE_MOMENTS: "NAME.moment1", "NAME.moment2". ENGINE_GRADIENTS: the last step's, unclipped. The
 // caller frees `*tensors` with free().
 enum engine_part { ENGINE_MASTER, ENGINE_MOMENTS, ENGINE_GRADIENTS };
 int engine_tensors(struct engine *engine, enum engine_part part, struct tensor **tensors,
                    int *count, struct err *err);
 
-// The rank's pieces of the state, in logical coordinates of the whole tensors; names as above. Vectors and
-// matrices that other ranks hold too say so. The caller frees `*slices` with free().
+// The rank's pieces of the state, in logical coordinates of the whole tensors; names as above.
+// Vectors and matrices that other ranks hold too say so. The caller frees `*slices` with free().
 int engine_slices(struct engine *engine, enum engine_part part, struct tensor_slice **slices,
                   int *count, struct err *err);
 const struct local_model *engine_local(const struct engine *engine);
@@ -95,8 +95,8 @@ struct engine_step {
     double attended_pairs;               // mean over the layers, each with its window
     bool skipped; // no counted target, or a non-finite loss or norm: weights and moments untouched
 };
-// With several ranks every rank passes its own micro-batches (equal ones inside GROUP_TP, GROUP_CP and
-// GROUP_PP: whole sequences, the engine takes its part of them) and gets the same results.
+// With several ranks every rank passes its own micro-batches (equal ones inside GROUP_TP, GROUP_CP
+// and GROUP_PP: whole sequences, the engine takes its part of them) and gets the same results.
 int engine_run_step(struct engine *engine, struct batch *const *batches, int count,
                     struct engine_step *step, struct err *err);
 

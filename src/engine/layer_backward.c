@@ -15,7 +15,7 @@ void layer_norm_backward(struct engine *e, int weight, int bias, const void *x, 
                                         .centred = e->model->config.norm == NORM_LAYER,
                                         .x = x,
                                         .dy = dy,
-                                        .weight = engine_master(e, weight),
+                                        .weight = engine_vector(e, weight),
                                         .rstd = rstd,
                                         .mean = mean,
                                         .dx_add = dx_add,
@@ -27,9 +27,19 @@ void layer_norm_backward(struct engine *e, int weight, int bias, const void *x, 
     e->device->norm_backward(e->device, &args);
 }
 
-static void input_gradient(struct engine *e, int weight, int64_t tokens, const void *dy, void *dx) {
+static void row_input_gradient(struct engine *e, int weight, int64_t tokens, const void *dy,
+                               void *dx) {
     const struct device_weight *w = &e->weight[weight];
     e->device->linear_backward_input(e->device, w, tokens, dy, w->n, dx, w->k);
+}
+
+// This rank's output features contribute to the gradient of every input feature.
+static void column_input_gradient(struct engine *e, int weight, const struct batch *batch,
+                                  const void *dy, void *dx) {
+    const struct device_weight *w = &e->weight[weight];
+    void *partial = tensor_partial(e, dx);
+    e->device->linear_backward_input(e->device, w, batch->tokens, dy, w->n, partial, w->k);
+    tensor_reduce(e, batch, partial, dx);
 }
 
 static void add(struct engine *e, int64_t tokens, const void *a, const void *b, void *sum) {
@@ -37,34 +47,28 @@ static void add(struct engine *e, int64_t tokens, const void *a, const void *b, 
 }
 
 // Gradient of the MLP's input from that of its output in FLOW_DOWN, into `dx`.
-static void mlp_backward(struct engine *e, struct engine_layer *l, int64_t tokens, void *dx) {
+static void mlp_backward(struct engine *e, struct engine_layer *l, const struct batch *batch,
+                         void *dx) {
+    int64_t tokens = batch->tokens;
     const struct model_config *c = &e->model->config;
     void *wide = e->single[SINGLE_WIDE], *up = l->act[ACT_UP];
     void *redone = e->keeps[ACT_ACTIVATED] ? NULL : l->act[ACT_ACTIVATED];
-    input_gradient(e, l->param[PARAM_DOWN], tokens, l->flow[FLOW_DOWN], wide);
+    const void *dy = tensor_gather(e, batch, l->flow[FLOW_DOWN], l->flow[FLOW_DOWN_ALL]);
+    row_input_gradient(e, l->param[PARAM_DOWN], tokens, dy, wide);
     if (c->activation == ACTIVATION_SWIGLU)
         e->device->swiglu_backward(e->device, e->type, tokens, c->ffn, up, wide, up, redone);
     else
         e->device->gelu_backward(e->device, e->type, tokens * c->ffn, up, wide, up, redone);
-    input_gradient(e, l->param[PARAM_UP], tokens, up, dx);
+    column_input_gradient(e, l->param[PARAM_UP], batch, up, dx);
 }
 
 // Gradient of the attention block's input from that of its output in FLOW_PROJECT, into `dx`.
 static void attention_backward(struct engine *e, int layer, const struct batch *batch, void *dx) {
-    const struct model_config *c = &e->model->config;
     struct engine_layer *l = &e->layers[layer];
-    size_t element = dtype_bytes(e->type);
-    char *dqkv = l->flow[FLOW_QKV];
-    input_gradient(e, l->param[PARAM_OUT], batch->tokens, l->flow[FLOW_PROJECT],
-                   e->single[SINGLE_WIDE]);
-    struct device_attention_backward attention = {
-        .forward = layer_attention(e, layer, batch),
-        .dout = e->single[SINGLE_WIDE],
-        .dq = dqkv,
-        .dk = dqkv + (size_t)model_q_width(c) * element,
-        .dv = dqkv + (size_t)(model_q_width(c) + model_kv_width(c)) * element,
-        .workspace = e->single[SINGLE_KERNELS]};
-    e->device->attention_backward(e->device, &attention);
+    void *dqkv = l->flow[FLOW_QKV];
+    const void *dy = tensor_gather(e, batch, l->flow[FLOW_PROJECT], l->flow[FLOW_PROJECT_ALL]);
+    row_input_gradient(e, l->param[PARAM_OUT], batch->tokens, dy, e->single[SINGLE_WIDE]);
+    layer_attend_backward(e, layer, batch, e->single[SINGLE_WIDE], dqkv);
     struct device_rope_backward rope = {.forward = layer_rope(e, layer, batch),
                                         .dqkv_in = dqkv,
                                         .dqkv_out = dqkv,
@@ -73,19 +77,19 @@ static void attention_backward(struct engine *e, int layer, const struct batch *
                                         .workspace = e->single[SINGLE_KERNELS]};
     if (rope.forward.q_norm) rope.store = engine_first(e, l->param[PARAM_Q_NORM]);
     if (rope.forward.cosine || rope.forward.q_norm) e->device->rope_backward(e->device, &rope);
-    input_gradient(e, l->param[PARAM_QKV], batch->tokens, dqkv, dx);
+    column_input_gradient(e, l->param[PARAM_QKV], batch, dqkv, dx);
 }
 
 void layer_backward_input(struct engine *e, int layer, const struct batch *batch) {
     struct engine_layer *l = &e->layers[layer];
-    int64_t tokens = batch->tokens;
+    int64_t tokens = engine_residual(e, batch);
     bool before = e->model->config.norm_place == NORM_BEFORE;
     int norm1 = l->param[PARAM_ATTENTION_NORM], bias1 = l->param[PARAM_ATTENTION_NORM_BIAS];
     int norm2 = l->param[PARAM_MLP_NORM], bias2 = l->param[PARAM_MLP_NORM_BIAS];
     void *out = l->flow[FLOW_OUT], *middle = l->flow[FLOW_MIDDLE], *in = l->flow[FLOW_IN];
     layer_recompute(e, layer, batch);
     if (before) {
-        mlp_backward(e, l, tokens, middle);
+        mlp_backward(e, l, batch, middle);
         layer_norm_backward(e, norm2, bias2, l->act[ACT_MIDDLE], middle, l->act[ACT_RSTD2],
                             l->act[ACT_MEAN2], out, middle, tokens);
         attention_backward(e, layer, batch, in);
@@ -95,7 +99,7 @@ void layer_backward_input(struct engine *e, int layer, const struct batch *batch
     }
     layer_norm_backward(e, norm2, bias2, l->act[ACT_DOWN], out, l->act[ACT_RSTD2],
                         l->act[ACT_MEAN2], NULL, l->flow[FLOW_DOWN], tokens);
-    mlp_backward(e, l, tokens, middle);
+    mlp_backward(e, l, batch, middle);
     add(e, tokens, out, middle, middle);
     layer_norm_backward(e, norm1, bias1, l->act[ACT_ATTENTION_OUT], middle, l->act[ACT_RSTD1],
                         l->act[ACT_MEAN1], NULL, l->flow[FLOW_PROJECT], tokens);
@@ -118,12 +122,13 @@ void layer_backward_weight(struct engine *e, int layer, const struct batch *batc
     struct engine_layer *l = &e->layers[layer];
     int64_t tokens = batch->tokens;
     bool before = e->model->config.norm_place == NORM_BEFORE;
-    weight_gradient(e, l->param[PARAM_DOWN], l->param[PARAM_DOWN_BIAS], tokens, l->flow[FLOW_DOWN],
-                    l->act[ACT_ACTIVATED]);
-    weight_gradient(e, l->param[PARAM_UP], l->param[PARAM_UP_BIAS], tokens, l->act[ACT_UP],
-                    before ? l->act[ACT_NORM2] : l->act[ACT_MIDDLE]);
-    weight_gradient(e, l->param[PARAM_OUT], l->param[PARAM_OUT_BIAS], tokens, l->flow[FLOW_PROJECT],
-                    l->act[ACT_ATTENTION]);
-    weight_gradient(e, l->param[PARAM_QKV], l->param[PARAM_QKV_BIAS], tokens, l->flow[FLOW_QKV],
-                    before ? l->act[ACT_NORM1] : l->act[ACT_INPUT]);
+    void *gathered = e->single[SINGLE_GATHERED];
+    weight_gradient(e, l->param[PARAM_DOWN], l->param[PARAM_DOWN_BIAS], tokens,
+                    l->flow[FLOW_DOWN_ALL], l->act[ACT_ACTIVATED]);
+    const void *x = tensor_gather(e, batch, l->act[before ? ACT_NORM2 : ACT_MIDDLE], gathered);
+    weight_gradient(e, l->param[PARAM_UP], l->param[PARAM_UP_BIAS], tokens, l->act[ACT_UP], x);
+    weight_gradient(e, l->param[PARAM_OUT], l->param[PARAM_OUT_BIAS], tokens,
+                    l->flow[FLOW_PROJECT_ALL], l->act[ACT_ATTENTION]);
+    x = tensor_gather(e, batch, l->act[before ? ACT_NORM1 : ACT_INPUT], gathered);
+    weight_gradient(e, l->param[PARAM_QKV], l->param[PARAM_QKV_BIAS], tokens, l->flow[FLOW_QKV], x);
 }

@@ -22,8 +22,8 @@ struct device_norm layer_norm(struct engine *e, int weight, int bias, const void
                                 .eps = c->norm_eps,
                                 .x = x,
                                 .y = y,
-                                .weight = engine_master(e, weight),
-                                .bias = engine_master(e, bias),
+                                .weight = engine_vector(e, weight),
+                                .bias = engine_vector(e, bias),
                                 .rstd = rstd,
                                 .mean = mean};
 }
@@ -42,8 +42,8 @@ struct device_rope layer_rope(struct engine *e, int layer, const struct batch *b
                                 .position = batch->position,
                                 .cosine = e->single[SINGLE_COSINE],
                                 .sine = e->single[SINGLE_SINE],
-                                .q_norm = engine_master(e, l->param[PARAM_Q_NORM]),
-                                .k_norm = engine_master(e, l->param[PARAM_K_NORM]),
+                                .q_norm = engine_vector(e, l->param[PARAM_Q_NORM]),
+                                .k_norm = engine_vector(e, l->param[PARAM_K_NORM]),
                                 .norm_over_all_heads = c->qk_norm == QK_NORM_FULL,
                                 .eps = c->norm_eps,
                                 .q_rstd = l->act[ACT_Q_RSTD],
@@ -77,10 +77,24 @@ struct device_attention layer_attention(struct engine *e, int layer, const struc
                                      .workspace = e->single[SINGLE_KERNELS]};
 }
 
-static void linear(struct engine *e, int weight, int bias, int64_t tokens, const void *x, void *y) {
+// This rank's output features of all tokens.
+static void column_linear(struct engine *e, int weight, int bias, const struct batch *batch,
+                          const void *shard, void *y) {
     const struct device_weight *w = &e->weight[weight];
-    e->device->linear_forward(e->device, w, tokens, x, w->k, engine_master(e, bias), y, w->n,
+    const void *x = tensor_gather(e, batch, shard, e->single[SINGLE_GATHERED]);
+    e->device->linear_forward(e->device, w, batch->tokens, x, w->k, engine_vector(e, bias), y, w->n,
                               e->type);
+}
+
+// All output features from this rank's input features, added over tp. The bias enters once.
+static void row_linear(struct engine *e, int weight, int bias, const struct batch *batch,
+                       const void *x, void *out) {
+    const struct device_weight *w = &e->weight[weight];
+    void *partial = tensor_partial(e, out);
+    e->device->linear_forward(e->device, w, batch->tokens, x, w->k,
+                              e->tp_index == 0 ? engine_vector(e, bias) : NULL, partial, w->n,
+                              e->type);
+    tensor_reduce(e, batch, partial, out);
 }
 
 // `carried`: the MLP output of the layer below waits in SINGLE_DELTA and joins the residual stream
@@ -98,11 +112,11 @@ static void attention_norm(struct engine *e, int layer, bool carried, int64_t to
     e->device->norm_forward(e->device, &norm);
 }
 
-static void project_qkv(struct engine *e, int layer, int64_t tokens) {
+static void project_qkv(struct engine *e, int layer, const struct batch *batch) {
     struct engine_layer *l = &e->layers[layer];
     const void *x = norms_before(e) ? l->act[ACT_NORM1] : l->act[ACT_INPUT];
     void *qkv = l->act[ACT_QKV_RAW] ? l->act[ACT_QKV_RAW] : l->act[ACT_QKV];
-    linear(e, l->param[PARAM_QKV], l->param[PARAM_QKV_BIAS], tokens, x, qkv);
+    column_linear(e, l->param[PARAM_QKV], l->param[PARAM_QKV_BIAS], batch, x, qkv);
 }
 
 static void rotate(struct engine *e, int layer, const struct batch *batch) {
@@ -110,15 +124,10 @@ static void rotate(struct engine *e, int layer, const struct batch *batch) {
     if (rope.cosine || rope.q_norm) e->device->rope_forward(e->device, &rope);
 }
 
-static void attend(struct engine *e, int layer, const struct batch *batch) {
-    struct device_attention attention = layer_attention(e, layer, batch);
-    e->device->attention_forward(e->device, &attention);
-}
-
-static void project_out(struct engine *e, int layer, int64_t tokens) {
+static void project_out(struct engine *e, int layer, const struct batch *batch) {
     struct engine_layer *l = &e->layers[layer];
     void *out = norms_before(e) ? e->single[SINGLE_DELTA] : l->act[ACT_ATTENTION_OUT];
-    linear(e, l->param[PARAM_OUT], l->param[PARAM_OUT_BIAS], tokens, l->act[ACT_ATTENTION], out);
+    row_linear(e, l->param[PARAM_OUT], l->param[PARAM_OUT_BIAS], batch, l->act[ACT_ATTENTION], out);
 }
 
 // Norm of a block's output (after): result in SINGLE_DELTA.
@@ -160,13 +169,14 @@ static void mlp_norm(struct engine *e, int layer, bool carried, int64_t tokens) 
     e->device->norm_forward(e->device, &norm);
 }
 
-static void mlp_up(struct engine *e, int layer, int64_t tokens) {
+static void mlp_up(struct engine *e, int layer, const struct batch *batch) {
     struct engine_layer *l = &e->layers[layer];
     const void *x = norms_before(e) ? l->act[ACT_NORM2] : l->act[ACT_MIDDLE];
-    linear(e, l->param[PARAM_UP], l->param[PARAM_UP_BIAS], tokens, x, l->act[ACT_UP]);
+    column_linear(e, l->param[PARAM_UP], l->param[PARAM_UP_BIAS], batch, x, l->act[ACT_UP]);
 }
 
-static void mlp_down(struct engine *e, int layer, int64_t tokens) {
+static void mlp_down(struct engine *e, int layer, const struct batch *batch) {
+    int64_t tokens = batch->tokens;
     const struct model_config *c = &e->model->config;
     struct engine_layer *l = &e->layers[layer];
     if (c->activation == ACTIVATION_SWIGLU)
@@ -176,52 +186,55 @@ static void mlp_down(struct engine *e, int layer, int64_t tokens) {
         e->device->gelu_forward(e->device, e->type, tokens * c->ffn, l->act[ACT_UP],
                                 l->act[ACT_ACTIVATED]);
     void *out = norms_before(e) ? e->single[SINGLE_DELTA] : l->act[ACT_DOWN];
-    linear(e, l->param[PARAM_DOWN], l->param[PARAM_DOWN_BIAS], tokens, l->act[ACT_ACTIVATED], out);
+    row_linear(e, l->param[PARAM_DOWN], l->param[PARAM_DOWN_BIAS], batch, l->act[ACT_ACTIVATED],
+               out);
 }
 
-void layer_forward(struct engine *e, int layer, const struct batch *batch) {
+// `carried`: the MLP output of the layer below waits in SINGLE_DELTA. With norms before, this
+// layer's own is left there for the next norm; with norms after, the layer's output goes to `next`.
+void layer_forward(struct engine *e, int layer, const struct batch *batch, bool carried,
+                   void *next) {
     struct engine_layer *l = &e->layers[layer];
-    int64_t tokens = batch->tokens;
-    bool before = norms_before(e), last = layer + 1 == e->model->config.layers;
-    if (before) attention_norm(e, layer, layer > 0, tokens);
-    project_qkv(e, layer, tokens);
+    int64_t tokens = engine_residual(e, batch);
+    bool before = norms_before(e);
+    if (before) attention_norm(e, layer, carried, tokens);
+    project_qkv(e, layer, batch);
     rotate(e, layer, batch);
-    attend(e, layer, batch);
-    project_out(e, layer, tokens);
+    layer_attend(e, layer, batch);
+    project_out(e, layer, batch);
     if (before) {
         mlp_norm(e, layer, true, tokens);
     } else {
         after_attention_norm(e, layer, tokens);
         join(e, l->act[ACT_INPUT], l->act[ACT_MIDDLE], tokens);
     }
-    mlp_up(e, layer, tokens);
-    mlp_down(e, layer, tokens);
-    if (before) return; // the next norm adds SINGLE_DELTA
+    mlp_up(e, layer, batch);
+    mlp_down(e, layer, batch);
+    if (before) return;
     after_mlp_norm(e, layer, tokens);
-    join(e, l->act[ACT_MIDDLE],
-         last ? e->single[SINGLE_FINAL_INPUT] : e->layers[layer + 1].act[ACT_INPUT], tokens);
+    join(e, l->act[ACT_MIDDLE], next, tokens);
 }
 
 // Redoes what the mode did not keep; the activation itself is redone inside its backward pass.
 void layer_recompute(struct engine *e, int layer, const struct batch *batch) {
     struct engine_layer *l = &e->layers[layer];
-    int64_t tokens = batch->tokens;
+    int64_t tokens = engine_residual(e, batch);
     bool before = norms_before(e), normed = l->act[ACT_QKV_RAW] != NULL;
     bool keeps_projection = normed ? e->keeps[ACT_QKV_RAW] : e->keeps[ACT_QKV];
     if (before && !e->keeps[ACT_NORM1]) attention_norm(e, layer, false, tokens);
-    if (!keeps_projection) project_qkv(e, layer, tokens);
+    if (!keeps_projection) project_qkv(e, layer, batch);
     if (!e->keeps[ACT_QKV]) rotate(e, layer, batch);
-    if (!e->keeps[ACT_ATTENTION]) attend(e, layer, batch);
+    if (!e->keeps[ACT_ATTENTION]) layer_attend(e, layer, batch);
     if (before) {
-        if (!e->keeps[ACT_MIDDLE]) project_out(e, layer, tokens);
+        if (!e->keeps[ACT_MIDDLE]) project_out(e, layer, batch);
         if (!e->keeps[ACT_NORM2]) mlp_norm(e, layer, !e->keeps[ACT_MIDDLE], tokens);
     } else {
-        if (!e->keeps[ACT_ATTENTION_OUT]) project_out(e, layer, tokens);
+        if (!e->keeps[ACT_ATTENTION_OUT]) project_out(e, layer, batch);
         if (!e->keeps[ACT_RSTD1]) after_attention_norm(e, layer, tokens);
         if (!e->keeps[ACT_MIDDLE]) join(e, l->act[ACT_INPUT], l->act[ACT_MIDDLE], tokens);
     }
-    if (!e->keeps[ACT_UP]) mlp_up(e, layer, tokens);
+    if (!e->keeps[ACT_UP]) mlp_up(e, layer, batch);
     if (before) return;
-    if (!e->keeps[ACT_DOWN]) mlp_down(e, layer, tokens);
+    if (!e->keeps[ACT_DOWN]) mlp_down(e, layer, batch);
     if (!e->keeps[ACT_RSTD2]) after_mlp_norm(e, layer, tokens);
 }

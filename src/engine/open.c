@@ -1,4 +1,5 @@
-// Opening: the plan becomes memory, every pointer is set, and nothing is allocated afterwards.
+// Opening: the plan becomes memory, every pointer is set, every group of ranks gets its streams,
+// and nothing is allocated afterwards.
 #include "engine/state.h"
 #include "model/rope.h"
 #include <stdlib.h>
@@ -14,59 +15,126 @@ static int take_buffers(struct engine *e, struct err *err) {
     return 0;
 }
 
-static void *buffer_memory(const struct engine *e, int index) {
+void *engine_buffer(const struct engine *e, int index) {
     return index < 0 ? NULL : e->arena.base + e->plan.buffers[index].offset_bytes;
+}
+
+static void place_stage(struct engine *e, int index) {
+    struct engine_stage *s = &e->stages[index];
+    const int(*border)[RANK_MOST_SLOTS] = e->buffers.border[index];
+    s->part = e->shape.stages[index].part;
+    for (int i = 0; i < RANK_MOST_SLOTS; i++) {
+        s->gradient[i] = engine_buffer(e, border[BORDER_GRADIENT][i]);
+        if (i >= ENGINE_SEND_RING) continue;
+        s->output[i] = engine_buffer(e, border[BORDER_OUTPUT][i]);
+        s->back[i] = engine_buffer(e, border[BORDER_BACK][i]);
+    }
+    int at[MESH_AXES], stage = s->part.stage, stages = layout_stages(&e->layout);
+    memcpy(at, e->local.at, sizeof at);
+    s->previous_rank = s->next_rank = -1;
+    if (stage > 0) {
+        at[MESH_PP] = layout_stage_rank(&e->layout, stage - 1);
+        s->previous_rank = mesh_rank(&e->layout.mesh, at);
+    }
+    if (stage + 1 < stages) {
+        at[MESH_PP] = layout_stage_rank(&e->layout, stage + 1);
+        s->next_rank = mesh_rank(&e->layout.mesh, at);
+    }
 }
 
 static void place(struct engine *e) {
     const struct model *m = e->model;
-    for (int i = 0; i < SINGLE_COUNT; i++) e->single[i] = buffer_memory(e, e->buffers.single[i]);
-    void *masters = e->single[SINGLE_MASTERS];
-    e->master = masters ? masters : e->single[SINGLE_WEIGHTS];
-    for (int i = 0; i < m->param_count; i++) {
-        e->weight[i].plain = engine_weight(e, i);
-        e->weight[i].packed_forward = buffer_memory(e, e->buffers.packed_forward[i]);
-        e->weight[i].packed_backward = buffer_memory(e, e->buffers.packed_backward[i]);
-    }
+    for (int i = 0; i < SINGLE_COUNT; i++) e->single[i] = engine_buffer(e, e->buffers.single[i]);
     for (int r = 0; r < PARAM_ROLE_COUNT; r++) e->param[r] = model_param(m, -1, r);
-    e->head = e->param[m->config.tied_head ? PARAM_EMBEDDING : PARAM_HEAD];
     for (int a = 0; a < ACT_COUNT; a++) e->keeps[a] = rank_keeps(&m->config, &e->shape, a);
     for (int l = 0; l < m->config.layers; l++) {
         struct engine_layer *layer = &e->layers[l];
         layer->window = m->config.layer_window[l];
         for (int r = 0; r < PARAM_ROLE_COUNT; r++) layer->param[r] = model_param(m, l, r);
-        for (int a = 0; a < ACT_COUNT; a++)
-            layer->act[a] = buffer_memory(e, e->buffers.activation[l][a]);
-        for (int f = 0; f < FLOW_COUNT; f++)
-            layer->flow[f] = buffer_memory(e, e->buffers.flow[l][f]);
+    }
+    for (int i = 0; i < e->shape.stage_count; i++) place_stage(e, i);
+}
+
+// ---- groups of ranks
+// -----------------------------------------------------------------------------
+
+static int open_stream(struct engine *e, enum mesh_group_kind kind, const char *name,
+                       struct comm_stream **out, struct err *err) {
+    int *members = malloc((size_t)mesh_ranks(&e->layout.mesh) * sizeof *members), index;
+    if (!members) return err_set(err, ERR_MEMORY, "no memory for the list of ranks");
+    int size =
+        mesh_group(&e->layout.mesh, e->rank, kind, e->whole->config.kv_heads, members, &index);
+    if (size > 1) *out = comm_stream_open(e->comm, name, members, size, err);
+    free(members);
+    return size > 1 && !*out ? -1 : 0;
+}
+
+static int open_streams(struct engine *e, struct err *err) {
+    static const enum mesh_group_kind all[FLAT_GROUPS] = {GROUP_DATA, GROUP_EXPERT_DATA};
+    static const enum mesh_group_kind shard[FLAT_GROUPS] = {GROUP_SHARD, GROUP_EXPERT_SHARD};
+    static const char *const reduce[FLAT_GROUPS] = {"reduce", "expert_reduce"};
+    static const char *const gather[FLAT_GROUPS] = {"gather", "expert_gather"};
+    if (!e->comm) return 0;
+    if (comm_size(e->comm) != mesh_ranks(&e->layout.mesh) || comm_rank(e->comm) != e->rank)
+        return err_set(err, ERR_INTERNAL, "rank %d of %d in the world, %d of %d in the layout",
+                       comm_rank(e->comm), comm_size(e->comm), e->rank,
+                       mesh_ranks(&e->layout.mesh));
+    for (int k = 0; k < GROUP_KIND_COUNT; k++)
+        if (open_stream(e, (enum mesh_group_kind)k, mesh_group_name((enum mesh_group_kind)k),
+                        &e->stream[k], err) != 0)
+            return -1;
+    for (int g = 0; g < FLAT_GROUPS; g++) {
+        enum mesh_group_kind kind = e->layout.zero > 0 ? shard[g] : all[g];
+        if (open_stream(e, kind, reduce[g], &e->reduce[g], err) != 0 ||
+            open_stream(e, kind, gather[g], &e->gather[g], err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void close_streams(struct engine *e) {
+    for (int k = 0; k < GROUP_KIND_COUNT; k++) comm_stream_close(e->stream[k]);
+    for (int g = 0; g < FLAT_GROUPS; g++) {
+        comm_stream_close(e->reduce[g]);
+        comm_stream_close(e->gather[g]);
     }
 }
 
-static int open_parts(struct engine *e, struct err *err) {
-    const struct model *m = e->model;
-    size_t params = (size_t)m->param_count;
+// ---- all together
+// --------------------------------------------------------------------------------
+
+static int open_tables(struct engine *e, struct err *err) {
+    size_t params = (size_t)e->model->param_count, batches = (size_t)e->options.micro_batches;
     e->weight = calloc(params, sizeof *e->weight);
-    e->offset = calloc(params + 1, sizeof *e->offset);
-    e->written = calloc(params, sizeof *e->written);
-    e->layers = calloc((size_t)m->config.layers, sizeof *e->layers);
-    e->batch_loss = calloc((size_t)e->options.micro_batches, sizeof *e->batch_loss);
+    e->param_at = calloc(params, sizeof *e->param_at);
+    e->layers = calloc((size_t)e->model->config.layers, sizeof *e->layers);
+    e->batch_loss = calloc(batches, sizeof *e->batch_loss);
+    e->shared = calloc(batches, sizeof *e->shared);
+    e->shared_list = calloc(batches, sizeof *e->shared_list);
     uint64_t *pack = calloc(2 * params, sizeof *pack);
-    bool complete = e->weight && e->offset && e->written && e->layers && e->batch_loss && pack;
-    if (complete) {
-        rank_param_offsets(m, e->offset);
-        engine_describe_weights(m, e->device, &e->shape, e->weight, pack, pack + params);
+    bool complete = e->weight && e->param_at && e->layers && e->batch_loss && e->shared &&
+                    e->shared_list && pack;
+    for (int i = 0; i < e->shape.stage_count && complete; i++) {
+        e->stages[i].slot_of = calloc(batches, sizeof *e->stages[i].slot_of);
+        complete = e->stages[i].slot_of != NULL;
     }
+    if (complete)
+        engine_describe_weights(e->model, e->head, e->device, &e->shape, e->weight, pack,
+                                pack + params);
     free(pack);
-    if (!complete) return err_set(err, ERR_MEMORY, "no memory for the engine's tables");
-    if (schedule_open(&e->schedule, e->options.micro_batches, err) != 0) return -1;
-    if (take_buffers(e, err) != 0) return -1;
+    return complete ? 0 : err_set(err, ERR_MEMORY, "no memory for the engine's tables");
+}
+
+static int open_parts(struct engine *e, struct err *err) {
+    if (open_tables(e, err) != 0 || take_buffers(e, err) != 0) return -1;
     place(e);
+    if (open_streams(e, err) != 0 || states_open(e, err) != 0) return -1;
     e->prepared[0] = e->shape.tokens;
     e->prepared_count = 1;
     if (e->single[SINGLE_PRODUCTS])
         e->device->set_workspace(e->device, e->single[SINGLE_PRODUCTS],
                                  e->plan.buffers[e->buffers.single[SINGLE_PRODUCTS]].bytes);
-    const struct model_config *c = &m->config;
+    const struct model_config *c = &e->model->config;
     if (e->single[SINGLE_COSINE])
         rope_tables(&c->rope, c->head_dim, e->options.context, e->options.context,
                     e->single[SINGLE_COSINE], e->single[SINGLE_SINE]);
@@ -80,15 +148,14 @@ struct engine *engine_open(const struct model *model, struct device *device,
         err_set(err, ERR_MEMORY, "no memory for the engine");
         return NULL;
     }
-    e->model = model;
+    e->whole = model;
     e->device = device;
     e->options = *options;
-    e->type = options->compute;
-    e->shape = engine_shape(options);
-    if (engine_enumerate(&e->plan, &e->buffers, model, device, &e->shape, err) != 0) {
+    if (engine_enumerate(e, err) != 0) {
         free(e);
         return NULL;
     }
+    if (mesh_ranks(&e->layout.mesh) > 1) e->comm = e->parallel.comm;
     if (open_parts(e, err) != 0) {
         engine_close(e);
         return NULL;
@@ -99,15 +166,17 @@ struct engine *engine_open(const struct model *model, struct device *device,
 void engine_close(struct engine *engine) {
     if (!engine) return;
     engine->device->set_workspace(engine->device, NULL, 0);
-    schedule_close(&engine->schedule);
+    states_close(engine);
+    close_streams(engine);
     arena_close(&engine->arena);
-    rank_buffers_free(&engine->buffers);
-    memory_plan_free(&engine->plan);
+    engine_describe_close(engine);
+    for (int i = 0; i < LAYOUT_MAX_CHUNKS; i++) free(engine->stages[i].slot_of);
     free(engine->weight);
-    free(engine->offset);
-    free(engine->written);
+    free(engine->param_at);
     free(engine->layers);
     free(engine->batch_loss);
+    free(engine->shared);
+    free(engine->shared_list);
     free(engine);
 }
 
@@ -121,4 +190,12 @@ uint64_t engine_allocated_bytes(const struct engine *engine) {
 
 void *engine_other_memory(struct engine *engine) {
     return engine->single[SINGLE_OTHER];
+}
+
+const struct local_model *engine_local(const struct engine *engine) {
+    return &engine->local;
+}
+
+const struct pipeline *engine_pipeline(const struct engine *engine) {
+    return &engine->pipeline;
 }

@@ -1,42 +1,30 @@
-// The engine's part of the memory plan: the sizes that only the device knows, and the products made
-// ahead of time.
+// The engine's part of the memory plan: the rank's share of model and pipeline, the sizes that only
+// the device knows, and the products made ahead of time.
+#include "data/batch.h"
 #include "engine/state.h"
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-struct rank_shape engine_shape(const struct engine_options *options) {
-    int64_t tokens = (int64_t)options->rows * options->context;
-    return (struct rank_shape){.compute = options->compute,
-                               .recompute = options->recompute,
-                               .train = options->train,
-                               .split_backward = options->split_backward,
-                               .tokens = tokens,
-                               .micro_batches = options->micro_batches,
-                               .context = options->context,
-                               .chunk =
-                                   tokens < DEVICE_TOKEN_CHUNK ? (int)tokens : DEVICE_TOKEN_CHUNK,
-                               .other_bytes = options->other_bytes};
-}
-
-static bool enters_product(const struct model *model, int param) {
-    const struct param *p = &model->params[param];
-    switch (p->role) {
+static bool enters_product(const struct model *model, int head, int param) {
+    switch (model->params[param].role) {
     case PARAM_QKV:
     case PARAM_OUT:
     case PARAM_UP:
     case PARAM_DOWN:
-    case PARAM_HEAD:
+    case PARAM_EXPERT_UP:
+    case PARAM_EXPERT_DOWN:
+    case PARAM_SHARED_UP:
+    case PARAM_SHARED_DOWN:
         return true;
-    case PARAM_EMBEDDING:
-        return model->config.tied_head;
     default:
-        return false;
+        return param == head;
     }
 }
 
 // Shapes, and which copies there will be: the packed pointers are set to something that is not
 // NULL, the real ones come later.
-void engine_describe_weights(const struct model *model, struct device *device,
+void engine_describe_weights(const struct model *model, int head, struct device *device,
                              const struct rank_shape *shape, struct device_weight *weights,
                              uint64_t *pack_forward, uint64_t *pack_backward) {
     for (int i = 0; i < model->param_count; i++) {
@@ -44,7 +32,7 @@ void engine_describe_weights(const struct model *model, struct device *device,
         weights[i] =
             (struct device_weight){p->rows_padded, p->columns, shape->compute, NULL, NULL, NULL};
         pack_forward[i] = pack_backward[i] = 0;
-        if (!enters_product(model, i)) continue;
+        if (!enters_product(model, head, i)) continue;
         pack_forward[i] = device->pack_bytes(device, &weights[i], false);
         if (shape->train) pack_backward[i] = device->pack_bytes(device, &weights[i], true);
         if (pack_forward[i]) weights[i].packed_forward = weights;
@@ -65,13 +53,12 @@ static int prepare_one(struct device *device, const struct rank_shape *shape,
     return 0;
 }
 
-int engine_prepare(struct device *device, const struct model *model, const struct rank_shape *shape,
-                   struct device_weight *weights, int64_t tokens, uint64_t *bytes,
-                   struct err *err) {
+int engine_prepare(struct device *device, const struct model *model, int head,
+                   const struct rank_shape *shape, struct device_weight *weights, int64_t tokens,
+                   uint64_t *bytes, struct err *err) {
     *bytes = 0;
-    int head = model_param(model, -1, model->config.tied_head ? PARAM_EMBEDDING : PARAM_HEAD);
     for (int i = 0; i < model->param_count; i++) {
-        if (!enters_product(model, i)) continue;
+        if (!enters_product(model, head, i) || model->params[i].expert >= 0) continue;
         if (i != head) {
             if (prepare_one(device, shape, &weights[i], tokens, shape->compute, bytes, err) != 0)
                 return err_context(err, "%s", model->params[i].name);
@@ -124,40 +111,168 @@ static uint64_t kernel_bytes(struct device *device, const struct model_config *c
     return larger(most, device->rope_backward_workspace_bytes(device, &rope));
 }
 
-static int check_shape(const struct model_config *c, const struct rank_shape *s, struct err *err) {
-    if (s->tokens < 1 || s->micro_batches < 1)
+static int check_options(const struct engine *e, struct err *err) {
+    const struct engine_options *o = &e->options;
+    const struct model_config *c = &e->whole->config;
+    if (o->rows < 1 || o->context < 1 || o->micro_batches < 1)
         return err_set(err, ERR_USAGE,
                        "a micro-batch needs at least one row and one position, and a step at least "
                        "one micro-batch");
-    if (s->tokens > INT32_MAX)
+    int64_t tokens = (int64_t)o->rows * o->context;
+    if (tokens > INT32_MAX)
         return err_set(err, ERR_USAGE, "%lld tokens in a micro-batch: at most %d",
-                       (long long)s->tokens, INT32_MAX);
-    if (c->learned_positions && s->context > c->context)
+                       (long long)tokens, INT32_MAX);
+    if (c->learned_positions && o->context > c->context)
         return err_set(err, ERR_USAGE,
                        "context %d is longer than the model's position table of %d rows",
-                       s->context, c->context);
-    if (s->split_backward && s->recompute != RECOMPUTE_NONE)
-        return err_set(err, ERR_USAGE,
-                       "separate weight halves of backward need recompute none: they read what "
-                       "recomputation would overwrite");
+                       o->context, c->context);
     return 0;
 }
 
-int engine_enumerate(struct memory_plan *plan, struct rank_buffers *buffers,
-                     const struct model *model, struct device *device,
-                     const struct rank_shape *shape, struct err *err) {
-    if (check_shape(&model->config, shape, err) != 0) return -1;
-    size_t params = (size_t)model->param_count;
+// ---- the rank's share
+// ----------------------------------------------------------------------------
+
+static int group_size(const struct engine *e, enum mesh_group_kind kind, int *index) {
+    int *members = malloc((size_t)mesh_ranks(&e->layout.mesh) * sizeof *members), at = 0;
+    if (!members) return -1;
+    int size = mesh_group(&e->layout.mesh, e->rank, kind, e->whole->config.kv_heads, members, &at);
+    free(members);
+    if (index) *index = at;
+    return size;
+}
+
+static int open_pipeline(struct engine *e, struct err *err) {
+    const struct engine_options *o = &e->options;
+    struct pipeline_shape shape = {.kind = e->parallel.schedule,
+                                   .ranks = e->layout.mesh.size[MESH_PP],
+                                   .chunks = e->layout.chunks,
+                                   .micro_batches = o->micro_batches,
+                                   .gather = e->layout.zero > 0,
+                                   .reduce = true};
+    if (!o->parallel) shape.kind = o->split_backward ? PIPELINE_ZB_H1 : PIPELINE_1F1B;
+    int result = shape.kind == PIPELINE_FILE
+                     ? pipeline_open_csv(&e->pipeline, e->parallel.schedule_csv, "pipeline.file",
+                                         &shape, err)
+                     : pipeline_open(&e->pipeline, &shape, err);
+    if (result != 0) return -1;
+    e->schedule = &e->pipeline.ranks[e->local.at[MESH_PP]];
+    return 0;
+}
+
+static int open_flat(struct engine *e, struct err *err) {
+    struct flat_options f = {.zero = e->layout.zero, .bucket_bytes = e->parallel.bucket_bytes};
+    if (!f.bucket_bytes) f.bucket_bytes = 32000000;
+    static const enum mesh_group_kind all[FLAT_GROUPS] = {GROUP_DATA, GROUP_EXPERT_DATA};
+    static const enum mesh_group_kind shard[FLAT_GROUPS] = {GROUP_SHARD, GROUP_EXPERT_SHARD};
+    for (int g = 0; g < FLAT_GROUPS; g++) {
+        f.ranks[g] = group_size(e, all[g], NULL);
+        f.shards[g] = e->layout.zero > 0 ? group_size(e, shard[g], &f.index[g]) : 1;
+        if (f.shards[g] < 1 || f.ranks[g] < 1)
+            return err_set(err, ERR_MEMORY, "no memory for the list of ranks");
+    }
+    return flat_open(&e->flat, &e->local, &f, err);
+}
+
+static bool splits_backward(const struct schedule *s) {
+    for (int i = 0; i < s->count; i++)
+        if (s->actions[i].kind == ACTION_BACKWARD_INPUT) return true;
+    return false;
+}
+
+static int shape_stages(struct engine *e, struct err *err) {
+    struct rank_shape *s = &e->shape;
+    int pp = e->local.at[MESH_PP], stages = layout_stages(&e->layout);
+    s->stage_count = e->local.stage_count;
+    for (int i = 0; i < s->stage_count; i++) {
+        int stage = e->local.stages[i].stage;
+        bool train = e->options.train;
+        s->stages[i] = (struct rank_stage){
+            .part = e->local.stages[i],
+            .slots = train ? e->pipeline.slots[stage] : 1,
+            .flows = train ? e->pipeline.flows[stage] : 0,
+            .previous_local = stage > 0 && layout_stage_rank(&e->layout, stage - 1) == pp,
+            .next_local = stage + 1 < stages && layout_stage_rank(&e->layout, stage + 1) == pp};
+        if (s->stages[i].slots > RANK_MOST_SLOTS)
+            return err_set(err, ERR_USAGE,
+                           "stage %d holds %d micro-batches at once, at most %d can be; choose "
+                           "another pipeline.schedule or fewer micro-batches",
+                           stage, s->stages[i].slots, RANK_MOST_SLOTS);
+    }
+    return 0;
+}
+
+static int make_shape(struct engine *e, struct err *err) {
+    const struct engine_options *o = &e->options;
+    const struct engine_parallel *p = &e->parallel;
+    int64_t full = (int64_t)o->rows * o->context, tokens = full / e->cp;
+    e->shape = (struct rank_shape){
+        .compute = o->compute,
+        .recompute = o->recompute,
+        .train = o->train,
+        .split_backward = o->train && splits_backward(e->schedule),
+        .tokens = tokens,
+        .residual = e->sequence ? tokens / e->tp : tokens,
+        .tp = e->tp,
+        .micro_batches = o->micro_batches,
+        .context = o->context,
+        .chunk = tokens < DEVICE_TOKEN_CHUNK ? (int)tokens : DEVICE_TOKEN_CHUNK,
+        .other_bytes = o->other_bytes,
+        .shared_batches_bytes =
+            e->cp > 1 ? (uint64_t)o->micro_batches * batch_bytes((int32_t)tokens) : 0,
+        .flat = &e->flat,
+        .zero = e->layout.zero,
+        .reduces = e->flat.elements > 0 && group_size(e, GROUP_DATA, NULL) > 1,
+        .reduce_per_micro_batch = p->reduce_per_micro_batch,
+        .gather_type = p->gather_type,
+        .reduce_type = p->reduce_type,
+        .accumulate_type = p->accumulate_type,
+        .gathers_in_flight = p->gathers_in_flight};
+    if (e->shape.split_backward && o->recompute != RECOMPUTE_NONE)
+        return err_set(err, ERR_USAGE,
+                       "separate weight halves of backward need recompute none: they read what "
+                       "recomputation would overwrite");
+    return shape_stages(e, err);
+}
+
+// Both ends of the sum: [tokens, hidden] from every tp rank.
+static uint64_t tensor_scratch_bytes(const struct engine *e) {
+    if (e->tp == 1) return 0;
+    uint64_t elements = (uint64_t)e->shape.tokens * (uint64_t)e->model->config.hidden;
+    uint64_t tp = (uint64_t)e->tp, each = (elements + tp - 1) / tp;
+    return tp * each * dtype_bytes(e->type);
+}
+
+static int describe(struct engine *e, struct err *err) {
+    if (layout_local(&e->local, e->whole, &e->layout, e->rank, err) != 0) return -1;
+    e->model = &e->local.model;
+    e->tp = e->layout.mesh.size[MESH_TP];
+    e->tp_index = e->local.at[MESH_TP];
+    e->cp = e->layout.mesh.size[MESH_CP];
+    e->cp_index = e->local.at[MESH_CP];
+    e->sequence = e->layout.sequence_parallel && e->tp > 1;
+    e->head = model_param(e->model, -1, PARAM_HEAD);
+    bool last = e->local.stages[e->local.stage_count - 1].last;
+    if (last && e->whole->config.tied_head) e->head = model_param(e->model, -1, PARAM_EMBEDDING);
+    if (open_pipeline(e, err) != 0 || open_flat(e, err) != 0) return -1;
+    return make_shape(e, err);
+}
+
+static int plan_memory(struct engine *e, struct err *err) {
+    size_t params = (size_t)e->model->param_count;
     struct device_weight *weights = calloc(params, sizeof *weights);
     uint64_t *pack = calloc(2 * params, sizeof *pack);
     int status = -1;
     if (weights && pack) {
-        struct rank_workspace workspace = {pack, pack + params, 0, 0};
-        engine_describe_weights(model, device, shape, weights, pack, pack + params);
-        status = engine_prepare(device, model, shape, weights, shape->tokens,
+        struct rank_workspace workspace = {.pack_forward = pack, .pack_backward = pack + params};
+        engine_describe_weights(e->model, e->head, e->device, &e->shape, weights, pack,
+                                pack + params);
+        status = engine_prepare(e->device, e->model, e->head, &e->shape, weights, e->shape.tokens,
                                 &workspace.products_bytes, err);
-        workspace.kernels_bytes = kernel_bytes(device, &model->config, shape);
-        if (status == 0) status = rank_plan(plan, buffers, model, shape, &workspace, err);
+        workspace.kernels_bytes = kernel_bytes(e->device, &e->model->config, &e->shape);
+        workspace.tp_scratch_bytes = tensor_scratch_bytes(e);
+        workspace.context_bytes = layer_context_bytes(e);
+        if (status == 0)
+            status = rank_plan(&e->plan, &e->buffers, &e->local, &e->shape, &workspace, err);
     } else {
         err_set(err, ERR_MEMORY, "no memory for the description of %zu parameters", params);
     }
@@ -166,13 +281,48 @@ int engine_enumerate(struct memory_plan *plan, struct rank_buffers *buffers,
     return status;
 }
 
+int engine_enumerate(struct engine *e, struct err *err) {
+    if (check_options(e, err) != 0) return -1;
+    if (e->options.parallel) {
+        e->parallel = *e->options.parallel;
+        e->layout = *e->parallel.layout;
+        e->rank = e->parallel.rank;
+        if (layout_check(&e->layout, e->whole, e->options.context, e->options.rows,
+                         e->options.micro_batches, err) != 0)
+            return -1;
+    } else {
+        e->layout = layout_single(&e->whole->config);
+        e->parallel = (struct engine_parallel){.gather_type = e->options.compute,
+                                               .reduce_type = DTYPE_F32,
+                                               .accumulate_type = DTYPE_F32};
+    }
+    e->type = e->options.compute;
+    if (describe(e, err) == 0 && plan_memory(e, err) == 0) return 0;
+    engine_describe_close(e);
+    return -1;
+}
+
+void engine_describe_close(struct engine *e) {
+    rank_buffers_free(&e->buffers);
+    memory_plan_free(&e->plan);
+    flat_close(&e->flat);
+    pipeline_close(&e->pipeline);
+    local_model_free(&e->local);
+}
+
 int engine_plan(struct memory_plan *plan, const struct model *model, struct device *device,
                 const struct engine_options *options, struct err *err) {
-    struct rank_shape shape = engine_shape(options);
-    struct rank_buffers *buffers = malloc(sizeof *buffers);
-    if (!buffers) return err_set(err, ERR_MEMORY, "no memory for the memory plan");
-    int status = engine_enumerate(plan, buffers, model, device, &shape, err);
-    if (status == 0) rank_buffers_free(buffers);
-    free(buffers);
+    struct engine *e = calloc(1, sizeof *e);
+    if (!e) return err_set(err, ERR_MEMORY, "no memory for the memory plan");
+    e->whole = model;
+    e->device = device;
+    e->options = *options;
+    int status = engine_enumerate(e, err);
+    if (status == 0) {
+        *plan = e->plan;
+        e->plan = (struct memory_plan){NULL, 0, 0, 0};
+        engine_describe_close(e);
+    }
+    free(e);
     return status;
 }

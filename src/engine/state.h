@@ -1,5 +1,5 @@
-// What the files of the engine share: the rank's part of the model, pointers into its memory by layer and by
-// parameter, and the groups of ranks that it talks to.
+// What the files of the engine share: the rank's part of the model, pointers into its memory by
+// layer and by parameter, and the groups of ranks that it talks to.
 #pragma once
 #include "base/arena.h"
 #include "engine/engine.h"
@@ -7,7 +7,8 @@
 #include "memory/rank.h"
 #include "schedule/pipeline.h"
 
-// A layer as the current action sees it: engine_enter points it at the micro-batch's activations and flows.
+// A layer as the current action sees it: engine_enter points it at the micro-batch's activations
+// and flows.
 struct engine_layer {
     int param[PARAM_ROLE_COUNT]; // index in the local model, or -1
     void *act[ACT_COUNT];        // NULL: this model has none
@@ -23,19 +24,19 @@ struct engine_param {
     bool written;    // the gradient there has been stored, so the next one is added
 };
 
-enum { ENGINE_SHAPES = 4 };  // micro-batch sizes whose products stay prepared
+enum { ENGINE_SHAPES = 4 };    // micro-batch sizes whose products stay prepared
 enum { ENGINE_SEND_RING = 2 }; // outputs of a stage on their way to another rank
 
 struct engine_stage { // one of the rank's stages
     struct stage_part part;
     int previous_rank, next_rank; // world ranks of the neighbouring stages; own rank: a local stage
-    void *output[RANK_MOST_SLOTS];   // [slots] when the next stage is local, else [ENGINE_SEND_RING]
+    void *output[ENGINE_SEND_RING];  // on their way to the next stage's rank
     void *gradient[RANK_MOST_SLOTS]; // [slots] gradient of the stage's output
     void *back[ENGINE_SEND_RING];    // gradient of the stage's input, on its way
     struct comm_event sent[ENGINE_SEND_RING], sent_back[ENGINE_SEND_RING];
     struct comm_event received[RANK_MOST_SLOTS], received_gradient[RANK_MOST_SLOTS];
-    int sends, sends_back;           // so far, for the place in the rings
-    int *slot_of;                    // [micro_batches] from the action list
+    int sends, sends_back; // so far, for the place in the rings
+    int *slot_of;          // [micro_batches] from the action list
 };
 
 struct engine {
@@ -56,15 +57,14 @@ struct engine {
     const struct schedule *schedule; // of this rank
     enum dtype type;
 
-    struct comm *comm; // NULL: one process
+    struct comm *comm;                            // NULL: one process
     struct comm_stream *stream[GROUP_KIND_COUNT]; // NULL: a group of one
     struct comm_stream *reduce[FLAT_GROUPS];      // over the shard groups, for gradients
     struct comm_stream *gather[FLAT_GROUPS];      // the same ranks, for weights
     int tp, tp_index, cp, cp_index;
     bool sequence; // the residual stream is cut over tp
-    uint64_t tp_scratch_bytes;
 
-    struct device_weight *weight; // [params] matrices that enter a product
+    struct device_weight *weight;  // [params] matrices that enter a product
     struct engine_param *param_at; // [params]
     int param[PARAM_ROLE_COUNT];   // outside the layers
     int head;                      // param of the head (its own, or the table), or -1
@@ -72,6 +72,9 @@ struct engine {
     struct engine_stage stages[LAYOUT_MAX_CHUNKS];
 
     void *single[SINGLE_COUNT];
+    void *final_input; // [tokens, hidden] the residual stream behind the last layer, of the
+                       // micro-batch at hand
+    float *final_rstd, *final_mean;
     bool keeps[ACT_COUNT];
 
     // of the step
@@ -80,7 +83,8 @@ struct engine {
     bool lookup_written;
     double *batch_loss;   // [micro_batches]
     struct batch *shared; // [micro_batches] this rank's part of the sequences (context parallelism)
-    struct batch *const *batches;
+    struct batch **shared_list;   // pointers to them
+    struct batch *const *batches; // of the step: shared_list, or the caller's
     int batch_count;
     int64_t prepared[ENGINE_SHAPES];
     int prepared_count;
@@ -109,36 +113,60 @@ static inline int64_t engine_residual(const struct engine *e, const struct batch
     return e->sequence ? batch->tokens / e->tp : batch->tokens;
 }
 
+void *engine_buffer(const struct engine *e, int index); // of the plan; -1: NULL
+
 // plan.c. Makes the products of a micro-batch of `tokens`; *bytes: the largest workspace of a
 // product.
-int engine_prepare(struct device *device, const struct model *model, int head, const struct rank_shape *shape,
-                   struct device_weight *weights, int64_t tokens, uint64_t *bytes, struct err *err);
+int engine_prepare(struct device *device, const struct model *model, int head,
+                   const struct rank_shape *shape, struct device_weight *weights, int64_t tokens,
+                   uint64_t *bytes, struct err *err);
 void engine_describe_weights(const struct model *model, int head, struct device *device,
                              const struct rank_shape *shape, struct device_weight *weights,
                              uint64_t *pack_forward, uint64_t *pack_backward);
-// Fills local, flat, pipeline, shape, plan and buffers of an engine whose whole, device and options are set. On failure
-// nothing of them stays open.
+// Fills local, flat, pipeline, shape, plan and buffers of an engine whose whole, device and options
+// are set. On failure nothing of them stays open.
 int engine_enumerate(struct engine *e, struct err *err);
 void engine_describe_close(struct engine *e);
 
 // stage.c: a stage of the pipeline, and what crosses its borders
-void engine_enter(struct engine *e, int stage, int slot, int flow); // points e->layers at a micro-batch
+void engine_enter(struct engine *e, int stage, int slot,
+                  int flow); // points e->layers at a micro-batch
+// Up to the final norm, or to the stage's output; `target`: the slot of a next stage on this rank.
+// engine_enter came before.
+void stage_layers_forward(struct engine *e, int index, int slot, int target,
+                          const struct batch *batch);
 void stage_forward(struct engine *e, const struct action *a, const struct batch *batch);
 void stage_backward(struct engine *e, const struct action *a, const struct batch *batch, bool input,
                     bool weight);
 void stage_message(struct engine *e, const struct action *a); // begins a send or a receive
-int stage_of(const struct engine *e, int stage); // index among the rank's stages
+int stage_of(const struct engine *e, int stage);              // index among the rank's stages
 
 // tensor.c: tensor and sequence parallelism
 // All tokens [tokens, hidden] of what is cut over tp (the shard itself when nothing is cut); `full`
 // gets them.
-const void *tensor_gather(struct engine *e, const struct batch *batch, const void *shard, void *full);
-// Adds the partial sums [tokens, hidden] of the tp ranks; `out` gets this rank's tokens (all of them without
-// sequence parallelism). `partial` may be `out` when tp is 1 or nothing is cut.
+const void *tensor_gather(struct engine *e, const struct batch *batch, const void *shard,
+                          void *full);
+// Where a product writes its partial sum of [tokens, hidden] that tensor_reduce turns into `out`.
+void *tensor_partial(const struct engine *e, void *out);
+// Adds the partial sums of the tp ranks; `out` gets this rank's tokens, all of them without
+// sequence parallelism.
 void tensor_reduce(struct engine *e, const struct batch *batch, void *partial, void *out);
 
+// Ids counted from this rank's first row of the vocabulary, -1: elsewhere. The list stands until
+// the next call.
+const int32_t *tensor_local_ids(const struct engine *e, const int32_t *ids, int64_t count);
+
+// layer_context.c: attention of a layer, also over a sequence that is spread over cp ranks
+void layer_attend(struct engine *e, int layer, const struct batch *batch);
+void layer_attend_backward(struct engine *e, int layer, const struct batch *batch, const void *dout,
+                           void *dqkv);
+uint64_t layer_context_bytes(const struct engine *e); // of SINGLE_CONTEXT
+// This rank's part of the step's sequences, into e->batches.
+int layer_context_share(struct engine *e, struct batch *const *batches, int count, struct err *err);
+
 // layer_forward.c
-void layer_forward(struct engine *e, int layer, const struct batch *batch, bool carried, void *next);
+void layer_forward(struct engine *e, int layer, const struct batch *batch, bool carried,
+                   void *next);
 void layer_recompute(struct engine *e, int layer, const struct batch *batch);
 struct device_norm layer_norm(struct engine *e, int weight, int bias, const void *x, void *y,
                               float *rstd, float *mean, int64_t tokens);
@@ -153,18 +181,22 @@ void layer_norm_backward(struct engine *e, int weight, int bias, const void *x, 
 // ends.c: embedding, final norm, head and loss
 void embedding_forward(struct engine *e, int layer, const struct batch *batch);
 void embedding_backward(struct engine *e, int layer, const struct batch *batch);
-// `carried` NULL: the final norm's input stands in SINGLE_FINAL_INPUT already; else SINGLE_DELTA is added to it.
+// `carried` NULL: the norm's input stands in final_input already; else it becomes `carried` +
+// SINGLE_DELTA.
 void final_norm_forward(struct engine *e, const void *carried, int64_t tokens);
 void final_norm_backward(struct engine *e, void *flow, int64_t tokens);
+// Sum of the token losses; with `gradient` [tokens, hidden] also that of the final norm's output
+// there and of the head.
 double head_loss(struct engine *e, const struct batch *batch, void *gradient);
 void lookup_begin(struct engine *e);
 
-// states.c and its neighbours: weights, gradients, masters and moments in their flat buffers, whole or sharded.
+// states.c and its neighbours: weights, gradients, masters and moments in their flat buffers, whole
+// or sharded.
 //
-// Life of a step: states_begin; for every unit of every action unit_acquire .. unit_release around the use of its
-// weights, unit_gradients_begin .. unit_gradients_end around the writing of its weights' gradients; at the end
-// states_finish_gradients (waits, sums over groups), states_norm, states_update (AdamW, rounding, packing; the gather of sharded weights
-// is only begun).
+// Life of a step: states_begin; for every unit of every action unit_acquire .. unit_release around
+// the use of its weights, unit_gradients_begin .. unit_gradients_end around the writing of its
+// weights' gradients; at the end states_finish_gradients (waits, sums over groups), states_norm,
+// states_update (AdamW, rounding, packing; the gather of sharded weights is only begun).
 int states_open(struct engine *e, struct err *err); // sets param_at, packed copies of e->weight
 void states_close(struct engine *e);
 void states_begin(struct engine *e, int micro_batches);

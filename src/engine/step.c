@@ -26,47 +26,49 @@ static int check_tokens(const struct engine *e, const struct batch *b, struct er
 
 // Another size than planned, at most as large, gets its products made when it is first seen.
 static int accept_batch(struct engine *e, const struct batch *batch, struct err *err) {
-    if (batch->tokens < 1 || batch->tokens > e->shape.tokens)
+    int64_t most = (int64_t)e->options.rows * e->options.context;
+    if (batch->tokens < 1 || batch->tokens > most)
         return err_set(err, ERR_USAGE,
                        "a micro-batch of %d tokens; memory was planned for %lld (%d rows of %d)",
-                       batch->tokens, (long long)e->shape.tokens, e->options.rows,
-                       e->options.context);
+                       batch->tokens, (long long)most, e->options.rows, e->options.context);
     if (check_tokens(e, batch, err) != 0) return -1;
+    int64_t tokens = batch->tokens / e->cp;
+    if (e->sequence && tokens % e->tp != 0)
+        return err_set(err, ERR_USAGE,
+                       "%lld tokens of a micro-batch do not divide over the %d ranks of sequence "
+                       "parallelism",
+                       (long long)tokens, e->tp);
     for (int i = 0; i < e->prepared_count; i++)
-        if (e->prepared[i] == batch->tokens) return 0;
+        if (e->prepared[i] == tokens) return 0;
     uint64_t bytes;
-    if (engine_prepare(e->device, e->model, &e->shape, e->weight, batch->tokens, &bytes, err) != 0)
+    if (engine_prepare(e->device, e->model, e->head, &e->shape, e->weight, tokens, &bytes, err) !=
+        0)
         return -1;
     if (e->prepared_count == ENGINE_SHAPES) // forget one; the device may still have it
         memmove(e->prepared, e->prepared + 1, sizeof e->prepared - sizeof e->prepared[0]);
     else
         e->prepared_count++;
-    e->prepared[e->prepared_count - 1] = batch->tokens;
+    e->prepared[e->prepared_count - 1] = tokens;
     return 0;
 }
 
-static void forward(struct engine *e, const struct batch *batch) {
-    embedding_forward(e, batch);
-    for (int l = 0; l < e->model->config.layers; l++) layer_forward(e, l, batch);
-    final_norm_forward(e, batch);
-}
-
-// Which halves an action holds: both run back to back layer by layer.
-static void backward(struct engine *e, const struct batch *batch, bool input, bool weight) {
-    if (input) final_norm_backward(e, batch);
-    for (int l = e->model->config.layers - 1; l >= 0; l--) {
-        if (input) layer_backward_input(e, l, batch);
-        if (weight) layer_backward_weight(e, l, batch);
+// Losses in micro-batch order on each rank of the last stage, then over data ranks in their order,
+// then to everybody.
+static double global_loss(struct engine *e, double sum) {
+    if (e->stream[GROUP_DATA]) comm_sum_doubles(e->stream[GROUP_DATA], &sum, 1);
+    if (e->stream[GROUP_PP]) {
+        int root = layout_stage_rank(&e->layout, layout_stages(&e->layout) - 1);
+        comm_wait(comm_broadcast(e->stream[GROUP_PP], root, &sum, sizeof sum), e->device->lane);
     }
-    if (input) embedding_backward(e, batch);
+    return sum;
 }
 
 static void update(struct engine *e, int count, struct engine_step *step) {
     double sum = 0;
     for (int m = 0; m < count; m++) sum += e->batch_loss[m];
-    step->loss = sum / (double)step->counted;
-    lookup_end(e);
-    step->gradient_norm = engine_gradient_norm(e);
+    states_finish_gradients(e);
+    step->loss = global_loss(e, sum) / (double)step->counted;
+    step->gradient_norm = states_norm(e);
     step->clip_factor = 1;
     if (!isfinite(step->loss) || !isfinite(step->gradient_norm)) {
         step->skipped = true;
@@ -74,37 +76,43 @@ static void update(struct engine *e, int count, struct engine_step *step) {
     }
     if (step->clip_norm > 0 && step->gradient_norm > step->clip_norm)
         step->clip_factor = step->clip_norm / step->gradient_norm;
-    if (!step->no_update) engine_update(e, step);
+    if (!step->no_update) states_update(e, step);
 }
 
-static void perform(struct engine *e, struct action action, struct batch *const *batches, int count,
-                    struct engine_step *step) {
+static void perform(struct engine *e, const struct action *action, struct engine_step *step) {
     struct record_lane *lane = e->device->lane;
     double begin = record_begin(lane);
-    const struct batch *batch = action.kind == ACTION_STEP ? NULL : batches[action.micro_batch];
-    switch (action.kind) {
+    int m = action->micro_batch;
+    switch (action->kind) {
     case ACTION_FORWARD:
-        forward(e, batch);
-        e->batch_loss[action.micro_batch] = head_loss(e, batch, true);
-        record_end(lane, RECORD_FORWARD, "forward", action.micro_batch, begin);
+        stage_forward(e, action, e->batches[m]);
+        record_end(lane, RECORD_FORWARD, "forward", m, begin);
         break;
     case ACTION_BACKWARD:
-        backward(e, batch, true, true);
-        record_end(lane, RECORD_BACKWARD, "backward", action.micro_batch, begin);
+        stage_backward(e, action, e->batches[m], true, true);
+        record_end(lane, RECORD_BACKWARD, "backward", m, begin);
         break;
     case ACTION_BACKWARD_INPUT:
-        backward(e, batch, true, false);
-        record_end(lane, RECORD_BACKWARD, "backward input", action.micro_batch, begin);
+        stage_backward(e, action, e->batches[m], true, false);
+        record_end(lane, RECORD_BACKWARD, "backward input", m, begin);
         break;
     case ACTION_BACKWARD_WEIGHT:
-        backward(e, batch, false, true);
-        record_end(lane, RECORD_BACKWARD, "backward weight", action.micro_batch, begin);
+        stage_backward(e, action, e->batches[m], false, true);
+        record_end(lane, RECORD_BACKWARD, "backward weight", m, begin);
+        break;
+    case ACTION_SEND_FORWARD:
+    case ACTION_RECEIVE_FORWARD:
+    case ACTION_SEND_BACKWARD:
+    case ACTION_RECEIVE_BACKWARD:
+        stage_message(e, action);
         break;
     case ACTION_STEP:
-        update(e, count, step);
+        update(e, e->batch_count, step);
         record_end(lane, RECORD_OPTIMIZER, "optimizer", -1, begin);
         break;
-    default:
+    case ACTION_GATHER: // units wait for their weights, and send their gradients when they are done
+    case ACTION_REDUCE:
+    case ACTION_KIND_COUNT:
         break;
     }
 }
@@ -121,76 +129,126 @@ static int64_t window_pairs(const struct batch *b, int32_t window) {
 }
 
 static double mean_pairs(const struct engine *e, const struct batch *b) {
+    const struct model_config *c = &e->whole->config;
     double sum = 0;
     int64_t pairs = 0;
-    for (int l = 0; l < e->model->config.layers; l++) {
-        if (l == 0 || e->layers[l].window != e->layers[l - 1].window)
-            pairs = window_pairs(b, e->layers[l].window);
+    for (int l = 0; l < c->layers; l++) {
+        if (l == 0 || c->layer_window[l] != c->layer_window[l - 1])
+            pairs = window_pairs(b, c->layer_window[l]);
         sum += (double)pairs;
     }
-    return sum / e->model->config.layers;
+    return sum / c->layers;
 }
 
+// Of the global batch, each token once: whole sequences are counted, over data-parallel ranks.
 static void count_tokens(const struct engine *e, struct batch *const *batches, int count,
                          struct engine_step *step) {
-    step->counted = step->non_pad = step->processed = 0;
-    step->attended_pairs = 0;
+    int64_t tokens[3] = {0, 0, 0};
+    double pairs = 0;
     for (int m = 0; m < count; m++) {
-        step->counted += batches[m]->counted;
-        step->non_pad += batches[m]->non_pad;
-        step->processed += batches[m]->tokens;
-        step->attended_pairs += mean_pairs(e, batches[m]);
+        tokens[0] += batches[m]->counted;
+        tokens[1] += batches[m]->non_pad;
+        tokens[2] += batches[m]->tokens;
+        pairs += mean_pairs(e, batches[m]);
     }
+    if (e->stream[GROUP_DP]) {
+        comm_sum_integers(e->stream[GROUP_DP], tokens, 3);
+        comm_sum_doubles(e->stream[GROUP_DP], &pairs, 1);
+    }
+    step->counted = tokens[0];
+    step->non_pad = tokens[1];
+    step->processed = tokens[2];
+    step->attended_pairs = pairs;
     step->loss = step->gradient_norm = 0;
     step->clip_factor = 1;
     step->skipped = step->counted == 0;
 }
 
+static int check(struct engine *e, struct err *err) {
+    if (e->comm && comm_check(e->comm, err) != 0) return -1;
+    return device_check(e->device, err);
+}
+
 int engine_run_step(struct engine *engine, struct batch *const *batches, int count,
                     struct engine_step *step, struct err *err) {
-    if (!engine->options.train)
+    struct engine *e = engine;
+    if (!e->options.train)
         return err_set(err, ERR_INTERNAL, "a training step of an engine opened for evaluation");
-    if (count < 1 || count > engine->options.micro_batches)
+    if (count < 1 || count > e->options.micro_batches)
         return err_set(err, ERR_USAGE, "a step of %d micro-batches; planned were at most %d", count,
-                       engine->options.micro_batches);
+                       e->options.micro_batches);
     for (int m = 0; m < count; m++)
-        if (accept_batch(engine, batches[m], err) != 0) return -1;
-    count_tokens(engine, batches, count, step);
+        if (accept_batch(e, batches[m], err) != 0) return -1;
+    if (count != e->pipeline.shape.micro_batches && pipeline_remake(&e->pipeline, count, err) != 0)
+        return -1;
+    count_tokens(e, batches, count, step);
+    if (check(e, err) != 0) return -1;
     if (step->skipped) return 0;
+    if (layer_context_share(e, batches, count, err) != 0) return -1;
     // The one place where the mean over the global batch enters.
-    engine->loss_scale = (float)(1.0 / (double)step->counted);
-    memset(engine->written, 0, (size_t)engine->model->param_count * sizeof *engine->written);
-    lookup_begin(engine, batches, count);
-    schedule_accumulate(&engine->schedule, count, engine->options.split_backward);
-    for (int i = 0; i < engine->schedule.count; i++) {
-        perform(engine, engine->schedule.actions[i], batches, count, step);
-        if (device_check(engine->device, err) != 0) return -1;
+    e->loss_scale = (float)(1.0 / (double)step->counted);
+    memset(e->batch_loss, 0, (size_t)count * sizeof *e->batch_loss);
+    lookup_begin(e);
+    states_begin(e, count);
+    for (int i = 0; i < e->schedule->count; i++) {
+        perform(e, &e->schedule->actions[i], step);
+        if (check(e, err) != 0) return -1;
     }
     return 0;
 }
 
+// ---- forward only
+// --------------------------------------------------------------------------------
+
+// All stages of this rank one after the other; they ascend on every rank, so nobody waits in a
+// circle.
+static double forward(struct engine *e, const struct batch *batch, bool loss) {
+    double sum = 0;
+    for (int i = 0; i < e->shape.stage_count; i++) {
+        const struct stage_part *part = &e->stages[i].part;
+        struct action a = {ACTION_RECEIVE_FORWARD, part->stage, 0, 0, 0, 0};
+        bool receives = !part->first && e->stages[i].previous_rank != e->rank;
+        bool sends = !part->last && e->stages[i].next_rank != e->rank;
+        engine_enter(e, i, 0, 0);
+        if (receives) stage_message(e, &a);
+        stage_layers_forward(e, i, 0, 0, batch);
+        a.kind = ACTION_SEND_FORWARD;
+        if (sends) stage_message(e, &a);
+        if (!part->last || !loss) continue;
+        int unit = engine_unit_of_head(e);
+        unit_acquire(e, unit, false);
+        sum = head_loss(e, batch, NULL);
+        unit_release(e, unit);
+    }
+    return sum;
+}
+
 int engine_evaluate(struct engine *engine, const struct batch *batch, double *loss_sum,
                     int64_t *counted, float *token_loss, struct err *err) {
-    if (accept_batch(engine, batch, err) != 0) return -1;
+    struct batch *own = (struct batch *)batch; // read only
+    if (accept_batch(engine, batch, err) != 0 || layer_context_share(engine, &own, 1, err) != 0)
+        return -1;
     double begin = record_begin(engine->device->lane);
-    forward(engine, batch);
-    *loss_sum = head_loss(engine, batch, false);
+    *loss_sum = global_loss(engine, forward(engine, engine->batches[0], true));
     *counted = batch->counted;
+    if (engine->stream[GROUP_DP]) comm_sum_integers(engine->stream[GROUP_DP], counted, 1);
     if (token_loss)
         memcpy(token_loss, engine->single[SINGLE_LOSS], (size_t)batch->tokens * sizeof(float));
     record_end(engine->device->lane, RECORD_EVALUATE, "evaluate", -1, begin);
-    return device_check(engine->device, err);
+    return check(engine, err);
 }
 
 int engine_logits(struct engine *engine, const struct batch *batch, const int32_t *rows, int count,
                   float *logits, struct err *err) {
     const struct device_weight *w = &engine->weight[engine->head];
+    if (!engine_alone(engine))
+        return err_set(err, ERR_INTERNAL, "logits of a model that is spread over ranks");
     if (accept_batch(engine, batch, err) != 0) return -1;
     for (int i = 0; i < count; i++)
         if (rows[i] < 0 || rows[i] >= batch->tokens)
             return err_set(err, ERR_USAGE, "logits of row %d of a micro-batch of %d tokens",
                            rows[i], batch->tokens);
-    forward(engine, batch);
+    forward(engine, batch, false);
     // The wanted rows are gathered; DELTA is free behind the final norm.
     size_t row = (size_t)w->k * dtype_bytes(engine->type);
     int64_t chunk = batch->tokens < engine->shape.chunk ? batch->tokens : engine->shape.chunk;

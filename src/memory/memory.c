@@ -12,7 +12,7 @@ const char *buffer_kind_name(enum buffer_kind kind) {
         [BUFFER_MOMENT] = "moments",      [BUFFER_ACTIVATION] = "activations",
         [BUFFER_SCRATCH] = "scratch",     [BUFFER_LOGITS] = "logits",
         [BUFFER_WORKSPACE] = "workspace", [BUFFER_DATA] = "data",
-        [BUFFER_TABLE] = "tables"};
+        [BUFFER_TABLE] = "tables",        [BUFFER_COMM] = "messages"};
     return (unsigned)kind < BUFFER_KIND_COUNT ? names[kind] : "unknown";
 }
 

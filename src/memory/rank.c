@@ -1,12 +1,9 @@
 // The enumeration of a rank's buffers, see rank.h.
-#include "memory/rank.h"
-#include <stdio.h>
+#include "memory/rank_parts.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    PARAM_ALIGN_ELEMENTS = 64,
-    // sets of modes
+enum { // sets of modes
     KEEP_NONE = 1 << RECOMPUTE_NONE,
     KEEP_SELECTIVE = KEEP_NONE | 1 << RECOMPUTE_SELECTIVE,
     KEEP_MLP = KEEP_SELECTIVE | 1 << RECOMPUTE_SELECTIVE_MLP,
@@ -15,27 +12,28 @@ enum {
 
 static const struct {
     const char *name;
-    bool f32;
-    int kept; // in these modes
+    bool f32,
+        residual; // residual: a row for each token of the residual stream, not of the micro-batch
+    int kept;     // in these modes
 } activations[ACT_COUNT] = {
-    [ACT_INPUT] = {"input", false, KEEP_ALL},
-    [ACT_NORM1] = {"norm1", false, KEEP_NONE},
-    [ACT_RSTD1] = {"rstd1", true, KEEP_NONE},
-    [ACT_MEAN1] = {"mean1", true, KEEP_NONE},
-    [ACT_QKV_RAW] = {"qkv_raw", false, KEEP_MLP},
-    [ACT_Q_RSTD] = {"q_rstd", true, KEEP_NONE},
-    [ACT_K_RSTD] = {"k_rstd", true, KEEP_NONE},
-    [ACT_QKV] = {"qkv", false, KEEP_MLP},
-    [ACT_ATTENTION] = {"attention", false, KEEP_MLP},
-    [ACT_LSE] = {"lse", true, KEEP_MLP},
-    [ACT_ATTENTION_OUT] = {"attention_out", false, KEEP_MLP},
-    [ACT_MIDDLE] = {"middle", false, KEEP_MLP},
-    [ACT_NORM2] = {"norm2", false, KEEP_NONE},
-    [ACT_RSTD2] = {"rstd2", true, KEEP_NONE},
-    [ACT_MEAN2] = {"mean2", true, KEEP_NONE},
-    [ACT_UP] = {"up", false, KEEP_SELECTIVE},
-    [ACT_ACTIVATED] = {"activated", false, KEEP_NONE},
-    [ACT_DOWN] = {"down", false, KEEP_MLP},
+    [ACT_INPUT] = {"input", false, true, KEEP_ALL},
+    [ACT_NORM1] = {"norm1", false, true, KEEP_NONE},
+    [ACT_RSTD1] = {"rstd1", true, true, KEEP_NONE},
+    [ACT_MEAN1] = {"mean1", true, true, KEEP_NONE},
+    [ACT_QKV_RAW] = {"qkv_raw", false, false, KEEP_MLP},
+    [ACT_Q_RSTD] = {"q_rstd", true, false, KEEP_NONE},
+    [ACT_K_RSTD] = {"k_rstd", true, false, KEEP_NONE},
+    [ACT_QKV] = {"qkv", false, false, KEEP_MLP},
+    [ACT_ATTENTION] = {"attention", false, false, KEEP_MLP},
+    [ACT_LSE] = {"lse", true, false, KEEP_MLP},
+    [ACT_ATTENTION_OUT] = {"attention_out", false, true, KEEP_MLP},
+    [ACT_MIDDLE] = {"middle", false, true, KEEP_MLP},
+    [ACT_NORM2] = {"norm2", false, true, KEEP_NONE},
+    [ACT_RSTD2] = {"rstd2", true, true, KEEP_NONE},
+    [ACT_MEAN2] = {"mean2", true, true, KEEP_NONE},
+    [ACT_UP] = {"up", false, false, KEEP_SELECTIVE},
+    [ACT_ACTIVATED] = {"activated", false, false, KEEP_NONE},
+    [ACT_DOWN] = {"down", false, true, KEEP_MLP},
 };
 
 bool rank_keeps(const struct model_config *config, const struct rank_shape *shape,
@@ -89,188 +87,298 @@ static int64_t activation_width(const struct model_config *c, enum rank_activati
     return 0;
 }
 
-void rank_param_offsets(const struct model *model, int64_t *out) {
-    int64_t at = 0;
-    for (int i = 0; i < model->param_count; i++) {
-        out[i] = at;
-        int64_t n = param_elements_padded(&model->params[i]);
-        at += (n + PARAM_ALIGN_ELEMENTS - 1) / PARAM_ALIGN_ELEMENTS * PARAM_ALIGN_ELEMENTS;
-    }
-    out[model->param_count] = at;
-}
-
 int64_t rank_norm_blocks(const struct param *param) {
     return (param_elements_padded(param) + RANK_NORM_BLOCK - 1) / RANK_NORM_BLOCK;
 }
 
-// What the steps of the enumeration share. `failed` gathers shortages of memory for one check at
-// the end.
-struct enumeration {
-    struct memory_plan *plan;
-    struct rank_buffers *buffers;
-    const struct model *model;
-    const struct model_config *config;
-    const struct rank_shape *shape;
-    bool failed;
-};
-
-static int add(struct enumeration *e, enum buffer_kind kind, int layer, int slot, uint64_t bytes,
-               const char *name) {
+int rank_add(struct enumeration *e, enum buffer_kind kind, int layer, int slot, uint64_t bytes,
+             const char *name) {
     if (bytes == 0) return -1;
     int index = memory_plan_add(e->plan, kind, layer, slot, bytes, "%s", name);
     e->failed = e->failed || index < 0;
     return index;
 }
 
-static void single(struct enumeration *e, enum rank_single which, enum buffer_kind kind,
-                   uint64_t bytes, const char *name) {
-    e->buffers->single[which] = add(e, kind, -1, -1, bytes, name);
+void rank_single(struct enumeration *e, enum rank_single which, enum buffer_kind kind,
+                 uint64_t bytes, const char *name) {
+    e->buffers->single[which] = rank_add(e, kind, -1, -1, bytes, name);
 }
 
-static void add_state(struct enumeration *e, const int64_t *offsets) {
-    const struct model *m = e->model;
-    uint64_t elements = (uint64_t)offsets[m->param_count], f32 = elements * sizeof(float);
-    bool bf16_mode = e->shape->compute == DTYPE_BF16, train = e->shape->train;
-    single(e, SINGLE_WEIGHTS, BUFFER_WEIGHT, elements * dtype_bytes(e->shape->compute), "weights");
-    single(e, SINGLE_MASTERS, BUFFER_MASTER, bf16_mode ? f32 : 0, "masters");
-    single(e, SINGLE_GRADIENTS, BUFFER_GRADIENT, train ? f32 : 0, "gradients");
-    single(e, SINGLE_MOMENT1, BUFFER_MOMENT, train ? f32 : 0, "moment1");
-    single(e, SINGLE_MOMENT2, BUFFER_MOMENT, train ? f32 : 0, "moment2");
-    uint64_t blocks = 0;
-    for (int i = 0; i < m->param_count; i++) blocks += (uint64_t)rank_norm_blocks(&m->params[i]);
-    single(e, SINGLE_NORM_SUMS, BUFFER_SCRATCH, train ? blocks * sizeof(double) : 0, "norm_sums");
+static uint64_t row_bytes(const struct enumeration *e) { // of the residual stream
+    return (uint64_t)e->config->hidden * dtype_bytes(e->shape->compute);
 }
 
-static void add_packed(struct enumeration *e, const struct rank_workspace *workspace) {
-    const struct model *m = e->model;
-    char name[PARAM_NAME_BYTES + 16];
-    for (int i = 0; i < m->param_count; i++)
-        for (int backward = 0; backward < 2; backward++) {
-            const uint64_t *bytes = backward ? workspace->pack_backward : workspace->pack_forward;
-            int *index = backward ? e->buffers->packed_backward : e->buffers->packed_forward;
-            snprintf(name, sizeof name, "%.50s %s", m->params[i].name,
-                     backward ? "backward" : "forward");
-            index[i] = add(e, BUFFER_PACKED, m->params[i].layer, -1, bytes ? bytes[i] : 0, name);
-        }
+static uint64_t residual_bytes(const struct enumeration *e) {
+    return row_bytes(e) * (uint64_t)e->shape->residual;
+}
+
+static uint64_t all_tokens_bytes(const struct enumeration *e) {
+    return row_bytes(e) * (uint64_t)e->shape->tokens;
+}
+
+static int most_slots(const struct rank_shape *s) {
+    int most = 1;
+    for (int i = 0; i < s->stage_count; i++)
+        if (s->stages[i].slots > most) most = s->stages[i].slots;
+    return most;
+}
+
+static int most_flows(const struct rank_shape *s) {
+    int most = 1;
+    for (int i = 0; i < s->stage_count; i++)
+        if (s->stages[i].flows > most) most = s->stages[i].flows;
+    return most;
+}
+
+static int *activation_place(const struct rank_buffers *b, int slot, int layer) {
+    return b->activation + ((size_t)slot * (size_t)b->layers + (size_t)layer) * ACT_COUNT;
+}
+
+static int *flow_place(const struct rank_buffers *b, int flow, int layer) {
+    return b->flow + ((size_t)flow * (size_t)b->layers + (size_t)layer) * FLOW_COUNT;
+}
+
+int rank_activation_buffer(const struct rank_buffers *b, int slot, int layer,
+                           enum rank_activation activation) {
+    return activation_place(b, slot, layer)[activation];
+}
+
+int rank_flow_buffer(const struct rank_buffers *b, int flow, int layer, enum rank_flow which) {
+    return flow_place(b, flow, layer)[which];
 }
 
 static void add_activations(struct enumeration *e) {
-    int layers = e->config->layers;
+    const struct rank_shape *s = e->shape;
     for (int a = 0; a < ACT_COUNT; a++) {
-        size_t element = activations[a].f32 ? sizeof(float) : dtype_bytes(e->shape->compute);
-        uint64_t bytes = (uint64_t)(activation_width(e->config, a) * e->shape->tokens) * element;
-        bool kept = rank_keeps(e->config, e->shape, a);
-        int shared = kept ? -1 : add(e, BUFFER_SCRATCH, -1, -1, bytes, activations[a].name);
-        for (int l = 0; l < layers; l++)
-            e->buffers->activation[l][a] =
-                kept ? add(e, BUFFER_ACTIVATION, l, 0, bytes, activations[a].name) : shared;
+        size_t element = activations[a].f32 ? sizeof(float) : dtype_bytes(s->compute);
+        int64_t rows = activations[a].residual ? s->residual : s->tokens;
+        uint64_t bytes = (uint64_t)(activation_width(e->config, a) * rows) * element;
+        bool kept = rank_keeps(e->config, s, a);
+        int shared = kept ? -1 : rank_add(e, BUFFER_SCRATCH, -1, -1, bytes, activations[a].name);
+        for (int i = 0; i < s->stage_count; i++) {
+            const struct rank_stage *stage = &s->stages[i];
+            int end = stage->part.layer_first + stage->part.layer_count;
+            for (int slot = 0; slot < stage->slots; slot++)
+                for (int l = stage->part.layer_first; l < end; l++)
+                    activation_place(e->buffers, slot, l)[a] =
+                        kept ? rank_add(e, BUFFER_ACTIVATION, l, slot, bytes, activations[a].name)
+                             : shared;
+        }
     }
 }
 
-// Gradients of the residual stream go round in three buffers (out, middle, in; the layer below
-// finds its out in what was in), unless weight halves come later and every layer needs its own.
+// Buffers of one backward pass that weight halves do not read later, or all of it when nothing runs
+// later.
+struct flow_pool {
+    int residual[3]; // gradients of the residual stream go round: out, middle, in; the layer below
+                     // finds its out in what was in
+    int down, project, qkv, down_all, project_all;
+};
+
+static int add_flow(struct enumeration *e, int layer, int slot, uint64_t bytes, const char *name) {
+    return rank_add(e, BUFFER_SCRATCH, layer, slot, bytes, name);
+}
+
+// `shared`: for all layers of a stage. The gradient of a stage's output has a buffer of its own, so
+// that a layer that shares nothing needs only two.
+static struct flow_pool add_pool(struct enumeration *e, int layer, int slot, bool shared) {
+    const struct rank_shape *s = e->shape;
+    bool after = e->config->norm_place == NORM_AFTER, cut = s->residual != s->tokens;
+    uint64_t qkv = (uint64_t)(model_qkv_width(e->config) * s->tokens) * dtype_bytes(s->compute);
+    struct flow_pool p = {.residual = {-1, -1, -1}};
+    for (int i = shared ? 0 : 1; i < 3; i++)
+        p.residual[i] = add_flow(e, layer, slot, residual_bytes(e), "flow");
+    p.down = after ? add_flow(e, layer, slot, residual_bytes(e), "flow_down") : -1;
+    p.project = after ? add_flow(e, layer, slot, residual_bytes(e), "flow_project") : -1;
+    p.qkv = add_flow(e, layer, slot, qkv, "flow_qkv");
+    p.down_all = cut ? add_flow(e, layer, slot, all_tokens_bytes(e), "flow_down_all") : -1;
+    p.project_all = cut ? add_flow(e, layer, slot, all_tokens_bytes(e), "flow_project_all") : -1;
+    return p;
+}
+
+// FLOW_OUT of a stage's last layer, and FLOW_IN of its first where that is sent, lie in buffers of
+// the stage's borders: the engine puts them in place.
+static void place_flows(struct enumeration *e, int stage, int flow,
+                        const struct flow_pool *shared) {
+    const struct rank_stage *s = &e->shape->stages[stage];
+    bool after = e->config->norm_place == NORM_AFTER, cut = e->shape->residual != e->shape->tokens;
+    int last = s->part.layer_first + s->part.layer_count - 1, above = -1;
+    for (int l = last; l >= s->part.layer_first; l--) {
+        struct flow_pool own = shared ? *shared : add_pool(e, l, flow, false);
+        int *place = flow_place(e->buffers, flow, l), turn = shared ? 2 * (last - l) : 0;
+        place[FLOW_OUT] = l == last ? own.residual[0] : above;
+        place[FLOW_MIDDLE] = own.residual[(turn + 1) % 3];
+        place[FLOW_IN] = own.residual[(turn + 2) % 3];
+        place[FLOW_DOWN] = after ? own.down : place[FLOW_OUT];
+        place[FLOW_PROJECT] = after ? own.project : place[FLOW_MIDDLE];
+        place[FLOW_QKV] = own.qkv;
+        place[FLOW_DOWN_ALL] = cut ? own.down_all : place[FLOW_DOWN];
+        place[FLOW_PROJECT_ALL] = cut ? own.project_all : place[FLOW_PROJECT];
+        above = place[FLOW_IN];
+    }
+}
+
+// One pool for all stages, unless weight halves come later and every layer of every micro-batch
+// that waits for its own needs one.
 static void add_flows(struct enumeration *e) {
     const struct rank_shape *s = e->shape;
-    const struct model_config *c = e->config;
-    size_t element = dtype_bytes(s->compute);
-    uint64_t hidden = (uint64_t)(c->hidden * s->tokens) * element;
-    uint64_t qkv = (uint64_t)(model_qkv_width(c) * s->tokens) * element;
-    bool after = c->norm_place == NORM_AFTER;
-    int pool[3], down = -1, project = -1, shared_qkv = -1;
-    for (int i = 0; i < 3; i++) pool[i] = add(e, BUFFER_SCRATCH, -1, -1, hidden, "flow");
-    for (int l = c->layers - 1; l >= 0; l--) {
-        int *flow = e->buffers->flow[l], step = c->layers - 1 - l;
-        bool fresh = s->split_backward && step > 0;
-        flow[FLOW_OUT] = step == 0 ? pool[0] : e->buffers->flow[l + 1][FLOW_IN];
-        flow[FLOW_MIDDLE] =
-            fresh ? add(e, BUFFER_SCRATCH, l, -1, hidden, "flow") : pool[(2 * step + 1) % 3];
-        flow[FLOW_IN] =
-            fresh ? add(e, BUFFER_SCRATCH, l, -1, hidden, "flow") : pool[(2 * step + 2) % 3];
-        if (after && (fresh || step == 0)) {
-            down = add(e, BUFFER_SCRATCH, -1, -1, hidden, "flow_down");
-            project = add(e, BUFFER_SCRATCH, -1, -1, hidden, "flow_project");
-        }
-        if (fresh || step == 0) shared_qkv = add(e, BUFFER_SCRATCH, -1, -1, qkv, "flow_qkv");
-        flow[FLOW_DOWN] = after ? down : flow[FLOW_OUT];
-        flow[FLOW_PROJECT] = after ? project : flow[FLOW_MIDDLE];
-        flow[FLOW_QKV] = shared_qkv;
+    struct flow_pool shared;
+    if (!s->split_backward) shared = add_pool(e, -1, -1, true);
+    for (int i = 0; i < s->stage_count; i++)
+        for (int flow = 0; flow < s->stages[i].flows; flow++)
+            place_flows(e, i, flow, s->split_backward ? NULL : &shared);
+}
+
+static void add_borders(struct enumeration *e) {
+    enum { RING = 2 }; // tensors on their way to another rank
+    const struct rank_shape *s = e->shape;
+    uint64_t bytes = residual_bytes(e);
+    for (int i = 0; i < s->stage_count; i++) {
+        const struct rank_stage *stage = &s->stages[i];
+        int outputs = stage->part.last || stage->next_local ? 0 : RING;
+        int backs = stage->part.first || stage->previous_local || !s->train ? 0 : RING;
+        for (int k = 0; k < outputs; k++)
+            e->buffers->border[i][BORDER_OUTPUT][k] =
+                rank_add(e, BUFFER_COMM, -1, k, bytes, "stage_output");
+        for (int k = 0; s->train && k < stage->slots; k++)
+            e->buffers->border[i][BORDER_GRADIENT][k] =
+                rank_add(e, BUFFER_SCRATCH, -1, k, bytes, "stage_gradient");
+        for (int k = 0; k < backs; k++)
+            e->buffers->border[i][BORDER_BACK][k] =
+                rank_add(e, BUFFER_COMM, -1, k, bytes, "stage_back");
     }
 }
 
 // The tied head's table gets gradients from two sides. The look-up's side has an accumulator of its
 // own with a row for each id that can occur in a step, and is added to the head's once, at the
 // step's end.
-static void add_lookup(struct enumeration *e) {
+static void add_lookup(struct enumeration *e, bool first) {
     const struct rank_shape *s = e->shape;
-    if (!s->train || !e->config->tied_head) return;
+    if (!s->train || !e->config->tied_head || !first) return;
     uint64_t vocab = (uint64_t)e->config->vocab, rows = (uint64_t)(s->tokens * s->micro_batches);
     if (rows > vocab) rows = vocab;
-    uint64_t row_bytes = (uint64_t)e->config->hidden * sizeof(float);
-    single(e, SINGLE_LOOKUP, BUFFER_GRADIENT, rows * row_bytes, "lookup");
-    single(e, SINGLE_LOOKUP_IDS, BUFFER_SCRATCH, rows * sizeof(int32_t), "lookup_ids");
-    single(e, SINGLE_LOOKUP_SLOT, BUFFER_SCRATCH, vocab * sizeof(int32_t), "lookup_slot");
-    single(e, SINGLE_LOOKUP_ROWS, BUFFER_SCRATCH, (uint64_t)s->tokens * sizeof(int32_t),
-           "lookup_rows");
+    uint64_t bytes = (uint64_t)e->config->hidden * sizeof(float);
+    rank_single(e, SINGLE_LOOKUP, BUFFER_GRADIENT, rows * bytes, "lookup");
+    rank_single(e, SINGLE_LOOKUP_IDS, BUFFER_SCRATCH, rows * sizeof(int32_t), "lookup_ids");
+    rank_single(e, SINGLE_LOOKUP_SLOT, BUFFER_SCRATCH, vocab * sizeof(int32_t), "lookup_slot");
+    rank_single(e, SINGLE_LOOKUP_ROWS, BUFFER_SCRATCH, (uint64_t)s->tokens * sizeof(int32_t),
+                "lookup_rows");
+}
+
+static void add_head(struct enumeration *e, const struct rank_stage *stage) {
+    const struct rank_shape *s = e->shape;
+    const struct model_config *c = e->config;
+    int head = model_param(e->model, -1, c->tied_head ? PARAM_EMBEDDING : PARAM_HEAD);
+    uint64_t columns = (uint64_t)e->model->params[head].rows_padded, chunk = (uint64_t)s->chunk;
+    uint64_t floats = (uint64_t)s->residual * sizeof(float);
+    for (int slot = 0; slot < stage->slots; slot++) {
+        int *final = e->buffers->final[slot];
+        final[0] = rank_add(e, BUFFER_ACTIVATION, -1, slot, residual_bytes(e), "final_input");
+        final[1] = rank_add(e, BUFFER_ACTIVATION, -1, slot, floats, "final_rstd");
+        final[2] = rank_add(e, BUFFER_ACTIVATION, -1, slot, c->norm == NORM_LAYER ? floats : 0,
+                            "final_mean");
+    }
+    rank_single(e, SINGLE_FINAL_NORM, BUFFER_SCRATCH, residual_bytes(e), "final_norm");
+    rank_single(e, SINGLE_LOSS, BUFFER_SCRATCH, (uint64_t)s->tokens * sizeof(float), "loss");
+    rank_single(e, SINGLE_LOGITS, BUFFER_LOGITS, chunk * columns * sizeof(float), "logits");
+    uint64_t statistics = (uint64_t)(1 + s->tp) * chunk * 3 * sizeof(float);
+    rank_single(e, SINGLE_STATISTICS, BUFFER_COMM, s->tp > 1 ? statistics : 0, "statistics");
+}
+
+static void add_tensor_parallel(struct enumeration *e, const struct rank_workspace *workspace) {
+    const struct rank_shape *s = e->shape;
+    if (s->tp == 1) return;
+    bool cut = s->residual != s->tokens;
+    rank_single(e, SINGLE_PARTIAL, BUFFER_SCRATCH, all_tokens_bytes(e), "partial");
+    rank_single(e, SINGLE_GATHERED, BUFFER_SCRATCH, cut ? all_tokens_bytes(e) : 0, "gathered");
+    rank_single(e, SINGLE_TP_SCRATCH, BUFFER_COMM, workspace->tp_scratch_bytes, "tp_scratch");
+    rank_single(e, SINGLE_LOCAL_IDS, BUFFER_SCRATCH, (uint64_t)s->tokens * sizeof(int32_t),
+                "local_ids");
 }
 
 static void add_rest(struct enumeration *e, const struct rank_workspace *workspace) {
     const struct rank_shape *s = e->shape;
     const struct model_config *c = e->config;
     size_t element = dtype_bytes(s->compute);
-    uint64_t tokens = (uint64_t)s->tokens, hidden = tokens * (uint64_t)c->hidden * element;
-    int head = model_param(e->model, -1, c->tied_head ? PARAM_EMBEDDING : PARAM_HEAD);
-    uint64_t columns = (uint64_t)e->model->params[head].rows_padded;
     int64_t wide = c->ffn > model_q_width(c) ? c->ffn : model_q_width(c);
-    single(e, SINGLE_FINAL_INPUT, BUFFER_ACTIVATION, hidden, "final_input");
-    single(e, SINGLE_FINAL_NORM, BUFFER_SCRATCH, hidden, "final_norm");
-    single(e, SINGLE_FINAL_RSTD, BUFFER_ACTIVATION, tokens * sizeof(float), "final_rstd");
-    single(e, SINGLE_FINAL_MEAN, BUFFER_ACTIVATION,
-           c->norm == NORM_LAYER ? tokens * sizeof(float) : 0, "final_mean");
-    single(e, SINGLE_DELTA, BUFFER_SCRATCH, hidden, "delta");
-    single(e, SINGLE_WIDE, BUFFER_SCRATCH, s->train ? tokens * (uint64_t)wide * element : 0,
-           "wide");
-    single(e, SINGLE_LOSS, BUFFER_SCRATCH, tokens * sizeof(float), "loss");
-    single(e, SINGLE_LOGITS, BUFFER_LOGITS, (uint64_t)s->chunk * columns * sizeof(float), "logits");
+    rank_single(e, SINGLE_DELTA, BUFFER_SCRATCH, residual_bytes(e), "delta");
+    rank_single(e, SINGLE_WIDE, BUFFER_SCRATCH,
+                s->train ? (uint64_t)(s->tokens * wide) * element : 0, "wide");
     uint64_t table = c->learned_positions
                          ? 0
                          : (uint64_t)s->context * (uint64_t)(c->head_dim / 2) * sizeof(float);
-    single(e, SINGLE_COSINE, BUFFER_TABLE, table, "cosine");
-    single(e, SINGLE_SINE, BUFFER_TABLE, table, "sine");
-    single(e, SINGLE_PRODUCTS, BUFFER_WORKSPACE, workspace->products_bytes, "products");
-    single(e, SINGLE_KERNELS, BUFFER_WORKSPACE, workspace->kernels_bytes, "kernels");
-    single(e, SINGLE_OTHER, BUFFER_DATA, s->other_bytes, "other");
+    rank_single(e, SINGLE_COSINE, BUFFER_TABLE, table, "cosine");
+    rank_single(e, SINGLE_SINE, BUFFER_TABLE, table, "sine");
+    rank_single(e, SINGLE_BATCHES, BUFFER_DATA, s->shared_batches_bytes, "shared_batches");
+    rank_single(e, SINGLE_CONTEXT, BUFFER_COMM, workspace->context_bytes, "context");
+    rank_single(e, SINGLE_PRODUCTS, BUFFER_WORKSPACE, workspace->products_bytes, "products");
+    rank_single(e, SINGLE_KERNELS, BUFFER_WORKSPACE, workspace->kernels_bytes, "kernels");
+    rank_single(e, SINGLE_OTHER, BUFFER_DATA, s->other_bytes, "other");
 }
 
-int rank_plan(struct memory_plan *plan, struct rank_buffers *buffers, const struct model *model,
-              const struct rank_shape *shape, const struct rank_workspace *workspace,
-              struct err *err) {
-    size_t params = (size_t)model->param_count;
-    *plan = (struct memory_plan){NULL, 0, 0, 0};
-    memset(buffers, -1, sizeof *buffers);
-    buffers->packed_forward = malloc(2 * params * sizeof(int));
-    int64_t *offsets = malloc((params + 1) * sizeof *offsets);
-    struct enumeration e = {plan, buffers, model, &model->config, shape, false};
-    if (buffers->packed_forward && offsets) {
-        buffers->packed_backward = buffers->packed_forward + params;
-        rank_param_offsets(model, offsets);
-        add_state(&e, offsets);
-        add_packed(&e, workspace);
-        add_activations(&e);
-        if (shape->train) add_flows(&e);
-        add_lookup(&e);
-        add_rest(&e, workspace);
-    } else {
-        e.failed = true;
+static void enumerate(struct enumeration *e, const struct rank_workspace *workspace) {
+    const struct rank_shape *s = e->shape;
+    bool first = false;
+    rank_add_state(e, workspace);
+    add_activations(e);
+    if (s->train) add_flows(e);
+    add_borders(e);
+    for (int i = 0; i < s->stage_count; i++) {
+        first = first || s->stages[i].part.first;
+        if (s->stages[i].part.last) add_head(e, &s->stages[i]);
     }
-    free(offsets);
+    add_lookup(e, first);
+    add_tensor_parallel(e, workspace);
+    add_rest(e, workspace);
+}
+
+// Tables of indices, all -1.
+static bool open_buffers(struct rank_buffers *b, const struct local_model *local,
+                         const struct rank_shape *s) {
+    size_t params = (size_t)local->model.param_count, layers = (size_t)local->model.config.layers;
+    size_t slots = (size_t)most_slots(s), flows = (size_t)most_flows(s);
+    size_t activation = slots * layers * ACT_COUNT * sizeof *b->activation;
+    size_t flow = flows * layers * FLOW_COUNT * sizeof *b->flow;
+    size_t border = (size_t)s->stage_count * sizeof *b->border, final = slots * sizeof *b->final;
+    memset(b, -1, sizeof *b);
+    b->layers = local->model.config.layers;
+    b->packed_forward = malloc(2 * params * sizeof(int));
+    b->activation = malloc(activation);
+    b->flow = malloc(flow);
+    b->border = malloc(border);
+    b->final = malloc(final);
+    if (!b->packed_forward || !b->activation || !b->flow || !b->border || !b->final) return false;
+    b->packed_backward = b->packed_forward + params;
+    memset(b->packed_forward, -1, 2 * params * sizeof(int));
+    memset(b->activation, -1, activation);
+    memset(b->flow, -1, flow);
+    memset(b->border, -1, border);
+    memset(b->final, -1, final);
+    return true;
+}
+
+int rank_plan(struct memory_plan *plan, struct rank_buffers *buffers,
+              const struct local_model *local, const struct rank_shape *shape,
+              const struct rank_workspace *workspace, struct err *err) {
+    *plan = (struct memory_plan){NULL, 0, 0, 0};
+    struct enumeration e = {plan,  buffers, local, &local->model, &local->model.config,
+                            shape, false};
+    if (open_buffers(buffers, local, shape))
+        enumerate(&e, workspace);
+    else
+        e.failed = true;
     if (!e.failed) return 0;
     memory_plan_free(plan);
     rank_buffers_free(buffers);
     return err_set(err, ERR_MEMORY, "no memory for the list of buffers of a model of %d layers",
-                   model->config.layers);
+                   local->model.config.layers);
 }
 
 void rank_buffers_free(struct rank_buffers *buffers) {
     free(buffers->packed_forward);
-    buffers->packed_forward = buffers->packed_backward = NULL;
+    free(buffers->activation);
+    free(buffers->flow);
+    free(buffers->border);
+    free(buffers->final);
+    *buffers = (struct rank_buffers){.layers = 0};
 }

@@ -20,8 +20,9 @@ enum engine_recompute {
 enum { RANK_MOST_SLOTS = 512 }; // micro-batches whose activations a stage holds at once
 
 // What a layer's forward writes. Shapes per token; NORM_BEFORE and NORM_AFTER name the place of the
-// norms. What belongs to the residual stream (hidden wide, and statistics of its norms) has the tokens of this rank
-// under sequence parallelism, the rest all tokens of the micro-batch. Widths are local.
+// norms. What belongs to the residual stream (hidden wide, and statistics of its norms) has the
+// tokens of this rank under sequence parallelism, the rest all tokens of the micro-batch. Widths
+// are local.
 enum rank_activation {
     ACT_INPUT,         // [hidden] the stored residual stream
     ACT_NORM1,         // [hidden] what the attention reads (before)
@@ -69,17 +70,18 @@ enum rank_border {
 // Buffers that exist once.
 enum rank_single {
     // states, see rank_state.c
-    SINGLE_WEIGHTS,       // compute type, flat; in FP32 mode these are the masters. Sharded with ZeRO-3
-    SINGLE_MASTERS,       // FP32, flat (bf16 mode); sharded from ZeRO-1 on
-    SINGLE_VECTORS,       // FP32 copies of the vectors where the masters do not have them all
-    SINGLE_GRADIENTS,     // FP32, flat: of all parameters, or, from ZeRO-2 on, of vectors and a tied table
+    SINGLE_WEIGHTS,   // compute type, flat; in FP32 mode these are the masters. Sharded with ZeRO-3
+    SINGLE_MASTERS,   // FP32, flat (bf16 mode); sharded from ZeRO-1 on
+    SINGLE_VECTORS,   // FP32 copies of the vectors where the masters do not have them all
+    SINGLE_GRADIENTS, // FP32, flat: of all parameters, or, from ZeRO-2 on, of vectors and a tied
+                      // table
     SINGLE_GRADIENT_SHARDS, // accumulators of this rank's shards
-    SINGLE_MOMENT1,       // FP32, flat; sharded from ZeRO-1 on
+    SINGLE_MOMENT1,         // FP32, flat; sharded from ZeRO-1 on
     SINGLE_MOMENT2,
-    SINGLE_UNIT_WEIGHTS,  // ZeRO-3: places for gathered units
+    SINGLE_UNIT_WEIGHTS,   // ZeRO-3: places for gathered units
     SINGLE_UNIT_GRADIENTS, // ZeRO-2: places for the gradients of units on their way
-    SINGLE_WIRE,          // rounded copies on their way
-    SINGLE_REDUCE,        // contributions of the other ranks
+    SINGLE_WIRE,           // rounded copies on their way
+    SINGLE_REDUCE,         // contributions of the other ranks
     SINGLE_LOOKUP,     // FP32 [looked-up ids, hidden]: the look-up's own gradient accumulator (tied
                        // head)
     SINGLE_LOOKUP_IDS, // I32 [looked-up ids] the vocabulary row of each accumulator row
@@ -87,19 +89,20 @@ enum rank_single {
     SINGLE_LOOKUP_ROWS, // I32 [tokens of a micro-batch] accumulator row of each token
     SINGLE_NORM_SUMS,   // F64, one per norm block
     SINGLE_FINAL_NORM,  // [tokens, hidden]
-    SINGLE_DELTA,  // [tokens, hidden] a block's output before it joins the residual stream
-    SINGLE_PARTIAL, // [all tokens, hidden] this tp rank's part of a sum (tp > 1)
-    SINGLE_GATHERED, // [all tokens, hidden] of a norm's output (sequence parallelism)
-    SINGLE_TP_SCRATCH, // contributions of the other tp ranks
-    SINGLE_LOCAL_IDS, // I32 [tokens] ids, then targets, counted from the first vocabulary row here (tp > 1)
+    SINGLE_DELTA,       // [tokens, hidden] a block's output before it joins the residual stream
+    SINGLE_PARTIAL,     // [all tokens, hidden] this tp rank's part of a sum (tp > 1)
+    SINGLE_GATHERED,    // [all tokens, hidden] of a norm's output (sequence parallelism)
+    SINGLE_TP_SCRATCH,  // contributions of the other tp ranks
+    SINGLE_LOCAL_IDS,  // I32 [tokens] ids, then targets, counted from the first vocabulary row here
+                       // (tp > 1)
     SINGLE_STATISTICS, // FP32 [1 + tp][chunk][3] of the softmax over a vocabulary that is spread
-    SINGLE_BATCHES, // this rank's part of the sequences (context parallelism)
-    SINGLE_CONTEXT, // what attention over a spread sequence needs
-    SINGLE_WIDE,   // [tokens, max(ffn, heads head_dim)] gradient of the activation, then of the
-                   // attention's output
-    SINGLE_LOSS,   // FP32 [tokens]
-    SINGLE_LOGITS, // FP32 [chunk, vocab padded]; the gradient overlays it
-    SINGLE_COSINE, // FP32 [context, head_dim / 2]
+    SINGLE_BATCHES,    // this rank's part of the sequences (context parallelism)
+    SINGLE_CONTEXT,    // what attention over a spread sequence needs
+    SINGLE_WIDE,       // [tokens, max(ffn, heads head_dim)] gradient of the activation, then of the
+                       // attention's output
+    SINGLE_LOSS,       // FP32 [tokens]
+    SINGLE_LOGITS,     // FP32 [chunk, vocab padded]; the gradient overlays it
+    SINGLE_COSINE,     // FP32 [context, head_dim / 2]
     SINGLE_SINE,
     SINGLE_PRODUCTS, // workspace of matrix products
     SINGLE_KERNELS,  // workspace of the other kernels
@@ -113,31 +116,33 @@ struct rank_shape {
     bool train;
     bool split_backward; // weight halves run later than input halves: flows are kept per layer
     int64_t tokens;      // of a micro-batch, on this rank (all of them under tensor parallelism)
-    int64_t residual;    // of which the residual stream holds so many: tokens / tp under sequence parallelism
+    int64_t residual;    // of which the residual stream holds so many: tokens / tp under sequence
+                         // parallelism
     int tp;
-    int micro_batches; // of a step
-    int context;       // positions
-    int chunk;         // tokens whose logits exist at a time
+    int micro_batches;             // of a step
+    int context;                   // positions
+    int chunk;                     // tokens whose logits exist at a time
     uint64_t shared_batches_bytes; // this rank's part of the sequences (context parallelism)
     uint64_t other_bytes;
     struct rank_stage {
         struct stage_part part;
-        int slots, flows; // micro-batches whose activations (flows) are held at once
+        int slots, flows;                // micro-batches whose activations (flows) are held at once
         bool next_local, previous_local; // neighbouring stages on this rank
     } stages[LAYOUT_MAX_CHUNKS];
     int stage_count;
     // states
     const struct flat *flat;
     int zero;
-    bool reduces;              // gradients are summed over ranks
-    int ranks[FLAT_GROUPS];    // over how many (GROUP_DATA, GROUP_EXPERT_DATA); 0 counts as 1
-    int ep;                    // ranks that hold the different experts; 0 counts as 1
+    bool reduces;           // gradients are summed over ranks
+    int ranks[FLAT_GROUPS]; // over how many (GROUP_DATA, GROUP_EXPERT_DATA); 0 counts as 1
+    int ep;                 // ranks that hold the different experts; 0 counts as 1
     bool reduce_per_micro_batch;
     enum dtype gather_type, reduce_type, accumulate_type;
     int gathers_in_flight;
 };
 
-// Sizes that only the device and the messages know; both arrays have an entry per param (NULL: none).
+// Sizes that only the device and the messages know; both arrays have an entry per param (NULL:
+// none).
 struct rank_workspace {
     const uint64_t *pack_forward, *pack_backward;
     uint64_t products_bytes, kernels_bytes;
@@ -149,8 +154,8 @@ struct rank_workspace {
 // flows, share buffers.
 struct rank_buffers {
     int single[SINGLE_COUNT];
-    int *activation; // by slot and layer: rank_activation_buffer
-    int *flow;       // by flow and layer: rank_flow_buffer
+    int *activation;                              // by slot and layer: rank_activation_buffer
+    int *flow;                                    // by flow and layer: rank_flow_buffer
     int (*border)[BORDER_COUNT][RANK_MOST_SLOTS]; // [stage]
     int (*final)[3];                              // [slot] input, rstd, mean of the final norm
     int *packed_forward, *packed_backward;        // [params]
@@ -165,11 +170,10 @@ int64_t rank_norm_blocks(const struct param *param);
 bool rank_keeps(const struct model_config *config, const struct rank_shape *shape,
                 enum rank_activation activation);
 
-int rank_plan(struct memory_plan *plan, struct rank_buffers *buffers, const struct local_model *local,
-              const struct rank_shape *shape, const struct rank_workspace *workspace,
-              struct err *err);
+int rank_plan(struct memory_plan *plan, struct rank_buffers *buffers,
+              const struct local_model *local, const struct rank_shape *shape,
+              const struct rank_workspace *workspace, struct err *err);
 int rank_activation_buffer(const struct rank_buffers *buffers, int slot, int layer,
                            enum rank_activation activation);
-int rank_flow_buffer(const struct rank_buffers *buffers, int flow, int layer,
-                     enum rank_flow which);
+int rank_flow_buffer(const struct rank_buffers *buffers, int flow, int layer, enum rank_flow which);
 void rank_buffers_free(struct rank_buffers *buffers);
