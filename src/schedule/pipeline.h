@@ -2,41 +2,74 @@
 // between that, what it sends, receives, gathers and reduces. Made, checked, printed, drawn and
 // simulated here without any memory or message; the engine walks its rank's list, the planner and
 // `weft schedule` read the same.
+//
+// Made in two passes: a generator writes the compute actions of every rank; lowering adds the rest
+// and numbers the places of activations (slots) and of their gradients (flows).
+//
+// Messages. Stage s sends the output of a forward to s + 1, and the gradient of its input to s - 1.
+// Both sides find each other by (stage, direction, micro-batch): pipeline_message gives rank and
+// tag. A receive stands one compute action before the one that waits for it, if a place is free
+// there, so that the transfer hides; else directly before it. A send stands behind the action that
+// made the tensor. Neither blocks. The sender's slot is not taken again before the message has
+// arrived (its backward needs the receiver's answer); a flow may be: who writes into it waits for
+// its last send first.
+//
+// Two neighbouring stages on one rank (the turning point of zb-v; all of them with one rank) hand
+// over without message: the producer writes into the consumer's place, `target` of the action,
+// which the consumer finds as its own `slot` or `flow`.
 #pragma once
 #include "schedule/schedule.h"
 #include <stdint.h>
 
 enum pipeline_kind {
-    PIPELINE_GPIPE,
-    PIPELINE_1F1B,
-    PIPELINE_INTERLEAVED,
-    PIPELINE_ZB_H1,
-    PIPELINE_ZB_V,
-    PIPELINE_FILE, // a user's own list
+    PIPELINE_GPIPE,       // all forwards, then all backwards, in ascending order
+    PIPELINE_1F1B,        // one forward, one backward; at most min(ranks - r, m) in flight
+    PIPELINE_INTERLEAVED, // 1f1b with `chunks` stages per rank, stage s on rank s % ranks
+    PIPELINE_ZB_H1,       // 1f1b whose weight halves fill the pauses; at most min(ranks, m)
+    PIPELINE_ZB_V,        // halves, rank r holds stages r and 2 ranks - 1 - r
+    PIPELINE_FILE,        // a user's own list
     PIPELINE_KIND_COUNT
 };
 const char *pipeline_kind_name(enum pipeline_kind kind); // "zb-h1"
+int pipeline_parse_kind(const char *name, enum pipeline_kind *kind, struct err *err);
 
 struct pipeline_shape {
     enum pipeline_kind kind;
-    int ranks, chunks, micro_batches; // chunks: stages per rank (interleaved: v; zb-v: 2; else 1)
+    int ranks;
+    int chunks; // stages per rank: interleaved v, zb-v 2, else 1. 0: the kind's own (2, 2, 1)
+    int micro_batches;
     bool gather, reduce; // weights are gathered before the step's first use; gradients reduced
                          // behind the last
 };
 
 struct pipeline {
     struct pipeline_shape shape;
-    int stages;             // ranks x chunks
-    int *stage_rank;        // [stages]
-    struct schedule *ranks; // [ranks], complete lists
+    int stages;               // ranks x chunks
+    int *stage_rank;          // [stages]
+    struct schedule *ranks;   // [ranks], complete lists
+    struct schedule *compute; // [ranks], the compute actions of them alone, without places
     int *slots, *flows; // [stages] most micro-batches whose activations (flows) are held at once
+    int most_micro_batches; // for which there is room
+    int *scratch;
+    int scratch_ints;
 };
 
-// Generates, lowers (sends, receives, gather, reduce, step) and numbers slots. Errors: too few
-// micro-batches for a kind (which number is needed and why), chunks that the kind does not have.
+// Rank that holds a stage, for layouts. Any kind but PIPELINE_FILE.
+int pipeline_stage_rank(enum pipeline_kind kind, int ranks, int stage);
+
+// Generates, lowers (sends, receives, gather, reduce, step) and numbers places. One rank with one
+// stage gives plain accumulation, F0 B0 F1 B1 ..., whatever the kind (zb kinds: in halves). Any
+// number of micro-batches from 1 up works with every kind. Errors: chunks that the kind does not
+// have, numbers below 1, memory.
 int pipeline_open(struct pipeline *pipeline, const struct pipeline_shape *shape, struct err *err);
+// The same for fewer (or again as many) micro-batches in the room that was taken: allocates
+// nothing, and `slots` and `flows` stay as they were opened, which suffices. Not for a list that
+// was read.
+int pipeline_remake(struct pipeline *pipeline, int micro_batches, struct err *err);
 // From a CSV of compute actions, one row per rank ("0F0,0F1,,0B0": an empty cell is a pause; "0I0",
-// "0W0" are the halves).
+// "0W0" are the halves; rows that begin with # are comments). `name` is the file for messages.
+// `shape`: ranks, chunks and micro_batches are those of the file where they are 0, else they must
+// agree. Each rank must hold equally many stages.
 int pipeline_open_csv(struct pipeline *pipeline, const char *text, const char *name,
                       const struct pipeline_shape *shape, struct err *err);
 void pipeline_close(struct pipeline *pipeline);
@@ -48,32 +81,47 @@ int pipeline_validate(const struct pipeline *pipeline, struct err *err);
 bool pipeline_ascending(
     const struct pipeline *pipeline); // backward in micro-batch order: bit-identical to pp = 1
 
-// Seconds of one action; send: until the receiver has it, the sender goes on at once (posting costs
-// nothing).
+// The other rank of a send or receive, and a tag that both sides compute alike.
+void pipeline_message(const struct pipeline *pipeline, struct action action, int *peer, int *tag);
+
+// Most micro-batches of one stage, added over the rank's stages, whose activations it holds at
+// once. Divided by chunks: in units of one micro-batch through all layers of the rank.
+int pipeline_in_flight(const struct pipeline *pipeline, int rank);
+
+// Seconds of one action. send: from when both sides have posted until the receiver has it; posting
+// costs nothing. gather and reduce run beside the compute, one after the other; the step waits for
+// the rank's reductions and for all ranks (the gradient norm is everybody's).
 struct pipeline_costs {
     double forward, input, weight; // per stage action; backward = input + weight
     const double *stage_factor;    // [stages] multiplies the three, or NULL
     double send, gather, reduce, step;
 };
 struct pipeline_span {
-    int rank, action;
+    int rank, action; // index into the rank's list
+    bool wait;        // the rank stands still until this action can begin
     double begin, end;
 };
 struct pipeline_times {
-    double total, ideal; // seconds: of the step; of the busiest rank's compute alone
-    double bubble;       // idle share of total over ranks: 1 - compute / (ranks x total)
-    double bubble_over_ideal;
-    struct pipeline_span *spans; // compute actions and waits, by rank, or NULL
+    double total, ideal;         // seconds: of the step; of the busiest rank's compute alone
+    double bubble;               // idle share of total over ranks: 1 - compute / (ranks x total)
+    double bubble_over_ideal;    // (total - ideal) / ideal
+    struct pipeline_span *spans; // compute actions, steps and waits, by rank and time
     int span_count;
 };
-// Event simulation of the lists. -1 on deadlock.
+// Event simulation of the lists. -1 on deadlock or when memory is short.
 int pipeline_simulate(const struct pipeline *pipeline, const struct pipeline_costs *costs,
                       struct pipeline_times *times, struct err *err);
 void pipeline_times_free(struct pipeline_times *times);
+// The bubble by formula with forward = input = weight and enough micro-batches (interleaved: a
+// multiple of ranks; zb: ranks and more): (p-1)/(p-1+km) with k 1 for gpipe and 1f1b, chunks for
+// interleaved, 3 for zb-h1, 6 for zb-v. Below 0: there is none (a list that was read).
+double pipeline_bubble_formula(const struct pipeline_shape *shape);
 
-int pipeline_print_csv(const struct pipeline *pipeline,
-                       struct text *out); // compute actions; reads back with pipeline_open_csv
+// The compute actions as pipeline_open_csv reads them, in columns of equal time with pauses
+// (forward and each half one column, a whole backward one where there are no halves).
+int pipeline_print_csv(const struct pipeline *pipeline, struct text *out);
+// One row per rank, at most `width` columns. 0, or -1 when memory is short.
 int pipeline_draw_terminal(const struct pipeline *pipeline, const struct pipeline_times *times,
-                           int width, struct text *out);
+                           int width, bool color, struct text *out);
 int pipeline_draw_svg(const struct pipeline *pipeline, const struct pipeline_times *times,
                       const char *title, struct text *out);
