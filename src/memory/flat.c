@@ -9,6 +9,10 @@ enum {
     ALIGN = 64 // elements: vectors of the kernels, and lines of the cache, begin with a parameter
 };
 
+static bool by_unit(const struct flat_options *options) {
+    return options->zero >= 2 || options->by_unit;
+}
+
 static int64_t round_up(int64_t value, int64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
 }
@@ -103,8 +107,8 @@ static void put_matrix(struct filling *f, int param) {
     bool fits = f->open[group] >= 0;
     if (fits) {
         const struct flat_bucket *bucket = &flat->buckets[f->open[group]];
-        fits = f->options->zero >= 2 ? bucket->unit == flat->unit_of[param]
-                                     : place_behind(bucket->end, elements) + elements <= room;
+        fits = by_unit(f->options) ? bucket->unit == flat->unit_of[param]
+                                   : place_behind(bucket->end, elements) + elements <= room;
     }
     if (!fits) {
         f->open[group] = flat->bucket_count;
@@ -156,7 +160,7 @@ static void line_up(struct flat *flat, const struct flat_options *options) {
     flat->shard_elements = shard_at;
 }
 
-static void count_elements(struct flat *flat, const struct model *model, int zero) {
+static void count_elements(struct flat *flat, const struct model *model, bool units) {
     for (int i = 0; i < model->param_count; i++) {
         const struct param *p = &model->params[i];
         flat->offset[i] += flat->buckets[flat->bucket_of[i]].begin;
@@ -165,7 +169,7 @@ static void count_elements(struct flat *flat, const struct model *model, int zer
         else
             flat->vector_elements += param_elements(p);
     }
-    for (int unit = 0; unit < flat->unit_count && zero >= 2; unit++) {
+    for (int unit = 0; unit < flat->unit_count && units; unit++) {
         int64_t elements = 0;
         for (int i = 0; i < flat->bucket_count; i++)
             if (!flat->buckets[i].vectors && flat->buckets[i].unit == unit)
@@ -196,7 +200,7 @@ int flat_open(struct flat *flat, const struct local_model *local,
         if (is_tied_table(local, i)) put_tied_table(&f, i);
     for (int group = 0; group < FLAT_GROUPS; group++) put_vectors(&f, (enum flat_group)group);
     line_up(&made, options);
-    count_elements(&made, &local->model, options->zero);
+    count_elements(&made, &local->model, by_unit(options));
     *flat = made;
     return 0;
 }

@@ -13,6 +13,7 @@
 #pragma once
 #include "base/error.h"
 #include "layout/layout.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 enum flat_group {
@@ -43,7 +44,7 @@ struct flat {
     int64_t matrix_elements, vector_elements; // logical, without padding
     int64_t shard_elements;                   // of this rank's shards of all buckets
     int64_t largest_bucket, largest_unit;     // elements, padded; of matrices. A unit's: all of its
-                                              // buckets together (zero >= 2, else 0)
+                                              // buckets together (one bucket per unit, else 0)
     int64_t vectors_begin[FLAT_GROUPS], vectors_end[FLAT_GROUPS]; // of the vectors' buckets
 };
 
@@ -54,6 +55,7 @@ struct flat_options {
     int ranks[FLAT_GROUPS];  // size of GROUP_DATA and GROUP_EXPERT_DATA
     int index[FLAT_GROUPS];  // of this rank in its shard group
     uint64_t bucket_bytes;   // of FP32 gradients; zero >= 2: one bucket per unit
+    bool by_unit;            // one bucket per unit at the other stages too
 };
 // As the layout says for a rank.
 struct flat_options flat_options_for(const struct layout *layout, int rank, uint64_t bucket_bytes);

@@ -1,0 +1,46 @@
+// How a rank holds weights, masters, gradients and moments: which arrays exist, of which type, and
+// how long they are. The enumeration of buffers and the engine both follow from this.
+//
+// Whole or sharded. Masters and moments are sharded from ZeRO 1 on, accumulated gradients from
+// ZeRO 2 on, weights with ZeRO 3: such an array holds the rank's shards of all buckets, one behind
+// the other. Vectors are always whole.
+//
+// Gradients are made either in one FP32 array that lasts for the step ("whole"), or by unit: those
+// of a unit's matrices are made in a place that units share, and move on after each micro-batch
+// into accumulators of their own. By unit: from ZeRO 2 on, when every micro-batch is reduced, and
+// when gradients are kept in BF16. Vectors and a tied table keep FP32 gradients for the whole step
+// in either case ("late" buckets: final at the step's end only).
+#pragma once
+#include "memory/rank.h"
+
+enum { STATE_WIRE_PLACES = 2 };
+
+struct rank_state {
+    int zero;         // 0 where nothing has more than one shard
+    bool by_unit;     // how gradients are made
+    bool every_batch; // by unit, and reduced over ranks after each micro-batch
+    bool masters;     // FP32 masters apart from the weights
+    bool gathers;     // weights are gathered after an update (zero 1, 2) or before use (zero 3)
+    bool accumulators_sharded;
+    enum dtype stored;     // of the weights array
+    enum dtype gathered;   // of weights on the wire
+    enum dtype accumulate; // of accumulators
+    enum dtype wire;       // of gradients on the wire
+    int64_t late_elements;
+    int64_t unit_elements; // of the largest unit's buckets that are not late
+    int64_t wire_elements; // of the largest bucket whose contributions are rounded
+    int gradient_places;   // by unit
+    // ZeRO 3: a place holds a gathered unit, packed copies of its matrices, and what arrives in a
+    // narrower type
+    int weight_places;
+    uint64_t place_weights_bytes, place_packed_bytes, place_wire_bytes;
+    uint64_t reduce_bytes[FLAT_GROUPS], replica_bytes[FLAT_GROUPS], partial_bytes;
+    int64_t partial_elements;         // of vectors that are added over tp ranks
+    int64_t norm_blocks[FLAT_GROUPS]; // of local parameters
+    uint64_t norm_scratch_bytes;
+};
+void rank_state_describe(struct rank_state *state, const struct local_model *local,
+                         const struct rank_shape *shape, const uint64_t *pack_forward,
+                         const uint64_t *pack_backward);
+bool rank_state_late(const struct flat_bucket *bucket);
+uint64_t rank_state_place_bytes(const struct rank_state *state); // of one place of weights
