@@ -132,15 +132,6 @@ static int check_options(const struct engine *e, struct err *err) {
 // ---- the rank's share
 // ----------------------------------------------------------------------------
 
-static int group_size(const struct engine *e, enum mesh_group_kind kind, int *index) {
-    int *members = malloc((size_t)mesh_ranks(&e->layout.mesh) * sizeof *members), at = 0;
-    if (!members) return -1;
-    int size = mesh_group(&e->layout.mesh, e->rank, kind, e->whole->config.kv_heads, members, &at);
-    free(members);
-    if (index) *index = at;
-    return size;
-}
-
 static int open_pipeline(struct engine *e, struct err *err) {
     const struct engine_options *o = &e->options;
     struct pipeline_shape shape = {.kind = e->parallel.schedule,
@@ -160,17 +151,13 @@ static int open_pipeline(struct engine *e, struct err *err) {
 }
 
 static int open_flat(struct engine *e, struct err *err) {
-    struct flat_options f = {.zero = e->layout.zero, .bucket_bytes = e->parallel.bucket_bytes};
-    if (!f.bucket_bytes) f.bucket_bytes = 32000000;
-    static const enum mesh_group_kind all[FLAT_GROUPS] = {GROUP_DATA, GROUP_EXPERT_DATA};
-    static const enum mesh_group_kind shard[FLAT_GROUPS] = {GROUP_SHARD, GROUP_EXPERT_SHARD};
-    for (int g = 0; g < FLAT_GROUPS; g++) {
-        f.ranks[g] = group_size(e, all[g], NULL);
-        f.shards[g] = e->layout.zero > 0 ? group_size(e, shard[g], &f.index[g]) : 1;
-        if (f.shards[g] < 1 || f.ranks[g] < 1)
-            return err_set(err, ERR_MEMORY, "no memory for the list of ranks");
-    }
-    return flat_open(&e->flat, &e->local, &f, err);
+    uint64_t bucket_bytes = e->parallel.bucket_bytes ? e->parallel.bucket_bytes : 32000000;
+    struct flat_options options = flat_options_for(&e->layout, e->rank, bucket_bytes);
+    for (int g = 0; g < FLAT_GROUPS; g++) e->shape.ranks[g] = options.ranks[g];
+    bool reduces = options.ranks[FLAT_DENSE] > 1 || options.ranks[FLAT_EXPERT] > 1;
+    // gradients that leave after each micro-batch do so unit by unit, as in ZeRO-2
+    if (e->parallel.reduce_per_micro_batch && reduces && options.zero < 2) options.zero = 2;
+    return flat_open(&e->flat, &e->local, &options, err);
 }
 
 static bool splits_backward(const struct schedule *s) {
@@ -205,7 +192,7 @@ static int make_shape(struct engine *e, struct err *err) {
     const struct engine_options *o = &e->options;
     const struct engine_parallel *p = &e->parallel;
     int64_t full = (int64_t)o->rows * o->context, tokens = full / e->cp;
-    e->shape = (struct rank_shape){
+    struct rank_shape shape = {
         .compute = o->compute,
         .recompute = o->recompute,
         .train = o->train,
@@ -221,12 +208,15 @@ static int make_shape(struct engine *e, struct err *err) {
             e->cp > 1 ? (uint64_t)o->micro_batches * batch_bytes((int32_t)tokens) : 0,
         .flat = &e->flat,
         .zero = e->layout.zero,
-        .reduces = e->flat.elements > 0 && group_size(e, GROUP_DATA, NULL) > 1,
+        .reduces = e->shape.ranks[FLAT_DENSE] > 1,
+        .ranks = {e->shape.ranks[FLAT_DENSE], e->shape.ranks[FLAT_EXPERT]},
+        .ep = e->layout.mesh.ep,
         .reduce_per_micro_batch = p->reduce_per_micro_batch,
         .gather_type = p->gather_type,
         .reduce_type = p->reduce_type,
         .accumulate_type = p->accumulate_type,
         .gathers_in_flight = p->gathers_in_flight};
+    e->shape = shape;
     if (e->shape.split_backward && o->recompute != RECOMPUTE_NONE)
         return err_set(err, ERR_USAGE,
                        "separate weight halves of backward need recompute none: they read what "

@@ -249,22 +249,6 @@ static void add_borders(struct enumeration *e) {
     }
 }
 
-// The tied head's table gets gradients from two sides. The look-up's side has an accumulator of its
-// own with a row for each id that can occur in a step, and is added to the head's once, at the
-// step's end.
-static void add_lookup(struct enumeration *e, bool first) {
-    const struct rank_shape *s = e->shape;
-    if (!s->train || !e->config->tied_head || !first) return;
-    uint64_t vocab = (uint64_t)e->config->vocab, rows = (uint64_t)(s->tokens * s->micro_batches);
-    if (rows > vocab) rows = vocab;
-    uint64_t bytes = (uint64_t)e->config->hidden * sizeof(float);
-    rank_single(e, SINGLE_LOOKUP, BUFFER_GRADIENT, rows * bytes, "lookup");
-    rank_single(e, SINGLE_LOOKUP_IDS, BUFFER_SCRATCH, rows * sizeof(int32_t), "lookup_ids");
-    rank_single(e, SINGLE_LOOKUP_SLOT, BUFFER_SCRATCH, vocab * sizeof(int32_t), "lookup_slot");
-    rank_single(e, SINGLE_LOOKUP_ROWS, BUFFER_SCRATCH, (uint64_t)s->tokens * sizeof(int32_t),
-                "lookup_rows");
-}
-
 static void add_head(struct enumeration *e, const struct rank_stage *stage) {
     const struct rank_shape *s = e->shape;
     const struct model_config *c = e->config;
@@ -318,16 +302,12 @@ static void add_rest(struct enumeration *e, const struct rank_workspace *workspa
 
 static void enumerate(struct enumeration *e, const struct rank_workspace *workspace) {
     const struct rank_shape *s = e->shape;
-    bool first = false;
     rank_add_state(e, workspace);
     add_activations(e);
     if (s->train) add_flows(e);
     add_borders(e);
-    for (int i = 0; i < s->stage_count; i++) {
-        first = first || s->stages[i].part.first;
+    for (int i = 0; i < s->stage_count; i++)
         if (s->stages[i].part.last) add_head(e, &s->stages[i]);
-    }
-    add_lookup(e, first);
     add_tensor_parallel(e, workspace);
     add_rest(e, workspace);
 }
