@@ -10,16 +10,13 @@ struct lowering {
     int *slot_of, *flow_of;     // [stages x micro_batches] place, -1
     int *slot_busy, *flow_busy; // [stages x micro_batches] by place
     int *slot_peak, *flow_peak; // [stages]
-    int *slot_most, *flow_most; // [stages] up to which a receive may stand early
+    int *slot_most;             // [stages] up to which a receive may stand early
+    int *received;              // [stages] gradients whose receive stands
     int *done, *gathered;       // [stages]
 };
 
 int pipeline_lower_scratch(int stages, int micro_batches) {
-    return stages * (4 * micro_batches + 4);
-}
-
-static int least(int a, int b) {
-    return a < b ? a : b;
+    return stages * (5 * micro_batches + 3);
 }
 
 static int at(const struct lowering *l, int stage, int micro_batch) {
@@ -72,44 +69,46 @@ static bool lacks_input(const struct lowering *l, struct action a) {
 
 static bool lacks_gradient(const struct lowering *l, struct action a) {
     return action_is_first_of_backward(a.kind) && pipeline_remote(l->p, a.stage + 1, l->rank) &&
-           l->flow_of[at(l, a.stage, a.micro_batch)] < 0;
+           !l->received[at(l, a.stage, a.micro_batch)];
 }
 
-static void receive(struct lowering *l, struct action a) {
-    if (a.kind == ACTION_FORWARD) {
-        take_slot(l, a.stage, a.micro_batch);
-        put(l, ACTION_RECEIVE_FORWARD, a.stage, a.micro_batch, -1);
-    } else {
-        take_flow(l, a.stage, a.micro_batch);
-        put(l, ACTION_RECEIVE_BACKWARD, a.stage, a.micro_batch, -1);
-    }
+static void receive_input(struct lowering *l, struct action a) {
+    take_slot(l, a.stage, a.micro_batch);
+    put(l, ACTION_RECEIVE_FORWARD, a.stage, a.micro_batch, -1);
+}
+
+static void receive_gradient(struct lowering *l, struct action a) {
+    l->received[at(l, a.stage, a.micro_batch)] = 1;
+    put(l, ACTION_RECEIVE_BACKWARD, a.stage, a.micro_batch, -1);
 }
 
 // What must stand before the action. Returns its target.
 static int prepare(struct lowering *l, struct action a) {
-    const struct pipeline *p = l->p;
     gather_once(l, a.stage);
-    if (lacks_input(l, a) || lacks_gradient(l, a)) receive(l, a);
+    if (lacks_input(l, a)) receive_input(l, a);
+    if (lacks_gradient(l, a)) receive_gradient(l, a);
     if (a.kind == ACTION_FORWARD) {
         if (l->slot_of[at(l, a.stage, a.micro_batch)] < 0) take_slot(l, a.stage, a.micro_batch);
-        if (!pipeline_local(p, a.stage + 1, l->rank)) return -1;
+        if (!pipeline_local(l->p, a.stage + 1, l->rank)) return -1;
         take_slot(l, a.stage + 1, a.micro_batch);
         return l->slot_of[at(l, a.stage + 1, a.micro_batch)];
     }
     if (!action_is_first_of_backward(a.kind)) return -1;
-    if (l->flow_of[at(l, a.stage, a.micro_batch)] < 0) take_flow(l, a.stage, a.micro_batch);
-    if (!pipeline_local(p, a.stage - 1, l->rank)) return -1;
-    take_flow(l, a.stage - 1, a.micro_batch);
-    return l->flow_of[at(l, a.stage - 1, a.micro_batch)];
+    take_flow(l, a.stage, a.micro_batch);
+    if (!pipeline_local(l->p, a.stage - 1, l->rank)) return -1;
+    return l->slot_of[at(l, a.stage - 1, a.micro_batch)];
 }
 
-// What the action after the next one waits for may begin now, where there is a place.
-static void prepare_early(struct lowering *l, struct action a) {
+// What the action behind this one waits for may begin now: an input where a slot is free, a
+// gradient where the slot has its activations.
+static void prepare_early(struct lowering *l, struct action now, struct action next) {
     if (!l->emit) return;
-    gather_once(l, a.stage);
-    if ((lacks_input(l, a) && free_place(l, l->slot_busy, a.stage, l->slot_most[a.stage]) >= 0) ||
-        (lacks_gradient(l, a) && free_place(l, l->flow_busy, a.stage, l->flow_most[a.stage]) >= 0))
-        receive(l, a);
+    gather_once(l, next.stage);
+    if (lacks_input(l, next) &&
+        free_place(l, l->slot_busy, next.stage, l->slot_most[next.stage]) >= 0)
+        receive_input(l, next);
+    bool own_forward = now.stage == next.stage && now.micro_batch == next.micro_batch;
+    if (lacks_gradient(l, next) && !own_forward) receive_gradient(l, next);
 }
 
 static void finish(struct lowering *l, struct action a) {
@@ -131,7 +130,7 @@ static void lower_rank(struct lowering *l, int rank) {
     for (int i = 0; i < compute->count; i++) {
         struct action a = compute->actions[i];
         int target = prepare(l, a);
-        if (i + 1 < compute->count) prepare_early(l, compute->actions[i + 1]);
+        if (i + 1 < compute->count) prepare_early(l, a, compute->actions[i + 1]);
         put(l, a.kind, a.stage, a.micro_batch, target);
         finish(l, a);
     }
@@ -144,7 +143,7 @@ static void lower_all(struct lowering *l, bool emit) {
     int stages = l->p->stages, n = stages * l->micro_batches;
     l->emit = emit;
     memset(l->slot_of, -1, 2 * (size_t)n * sizeof(int));                         // and flow_of
-    memset(l->slot_busy, 0, (2 * (size_t)n + 2 * (size_t)stages) * sizeof(int)); // up to gathered
+    memset(l->slot_busy, 0, (3 * (size_t)n + 2 * (size_t)stages) * sizeof(int)); // to gathered
     memset(l->slot_peak, 0, (size_t)stages * sizeof(int));
     memset(l->flow_peak, 0, (size_t)stages * sizeof(int));
     for (int r = 0; r < l->p->shape.ranks; r++) lower_rank(l, r);
@@ -157,25 +156,13 @@ void pipeline_lower(struct pipeline *p, int *needed, int *needed_flows) {
     l.flow_of = l.slot_of + n;
     l.slot_busy = l.flow_of + n;
     l.flow_busy = l.slot_busy + n;
-    l.done = l.flow_busy + n;
+    l.received = l.flow_busy + n;
+    l.done = l.received + n;
     l.gathered = l.done + stages;
     l.slot_most = l.gathered + stages;
-    l.flow_most = l.slot_most + stages;
     l.slot_peak = needed;
     l.flow_peak = needed_flows;
     lower_all(&l, false);
     memcpy(l.slot_most, needed, (size_t)stages * sizeof(int));
-    // With whole backwards a flow is one tensor, no more than a micro-batch's residual: a second
-    // one lets the next gradient arrive meanwhile. Of halves a flow holds every layer's.
-    for (int s = 0; s < stages; s++)
-        l.flow_most[s] = needed_flows[s] + pipeline_remote(p, s + 1, p->stage_rank[s]);
-    for (int r = 0; r < p->shape.ranks; r++)
-        for (int i = 0; i < p->compute[r].count; i++) {
-            struct action a = p->compute[r].actions[i];
-            if (a.kind == ACTION_BACKWARD_WEIGHT) l.flow_most[a.stage] = needed_flows[a.stage];
-        }
     lower_all(&l, true);
-    // What may be used early counts, so that fewer micro-batches never need more.
-    for (int s = 0; s < stages; s++)
-        needed_flows[s] = least(l.flow_most[s], p->shape.micro_batches);
 }

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Tags of messages (comm/comm.h) go up to 2^20, and each stage and micro-batch has two.
 enum { MOST_STAGE_MICRO_BATCHES = 1 << 19 };
 
 static const char *const kind_names[PIPELINE_KIND_COUNT] = {"gpipe", "1f1b", "interleaved",
@@ -189,15 +188,6 @@ bool pipeline_ascending(const struct pipeline *p) {
             }
         }
     return true;
-}
-
-void pipeline_message(const struct pipeline *p, struct action a, int *peer, int *tag) {
-    bool backward = a.kind == ACTION_SEND_BACKWARD || a.kind == ACTION_RECEIVE_BACKWARD;
-    bool receives = a.kind == ACTION_RECEIVE_FORWARD || a.kind == ACTION_RECEIVE_BACKWARD;
-    int other = a.stage + (backward == receives ? 1 : -1);
-    int sender = receives ? other : a.stage;
-    *peer = p->stage_rank[other];
-    *tag = 2 * (sender * p->most_micro_batches + a.micro_batch) + backward;
 }
 
 int pipeline_in_flight(const struct pipeline *p, int rank) {

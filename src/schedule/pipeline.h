@@ -6,17 +6,14 @@
 // Made in two passes: a generator writes the compute actions of every rank; lowering adds the rest
 // and numbers the places of activations (slots) and of their gradients (flows).
 //
-// Messages. Stage s sends the output of a forward to s + 1, and the gradient of its input to s - 1.
-// Both sides find each other by (stage, direction, micro-batch): pipeline_message gives rank and
-// tag. A receive stands one compute action before the one that waits for it, if a place is free
-// there, so that the transfer hides; else directly before it. A send stands behind the action that
-// made the tensor. Neither blocks. The sender's slot is not taken again before the message has
-// arrived (its backward needs the receiver's answer); a flow may be: who writes into it waits for
-// its last send first.
+// Messages. Stage s sends the output of a forward to s + 1, and the gradient of its input to s - 1;
+// both sides match by stage, direction and micro-batch, not by order. A receive stands one compute
+// action before the one that waits for it, so that the transfer hides, if its slot is free there;
+// else directly before. A send stands behind the action that made the tensor. Neither blocks. A
+// gradient arrives in the slot of the activations that wait for it.
 //
 // Two neighbouring stages on one rank (the turning point of zb-v; all of them with one rank) hand
-// over without message: the producer writes into the consumer's place, `target` of the action,
-// which the consumer finds as its own `slot` or `flow`.
+// over without message: the producer writes into the consumer's slot, the action's `target`.
 #pragma once
 #include "schedule/schedule.h"
 #include <stdint.h>
@@ -80,9 +77,6 @@ void pipeline_close(struct pipeline *pipeline);
 int pipeline_validate(const struct pipeline *pipeline, struct err *err);
 bool pipeline_ascending(
     const struct pipeline *pipeline); // backward in micro-batch order: bit-identical to pp = 1
-
-// The other rank of a send or receive, and a tag that both sides compute alike.
-void pipeline_message(const struct pipeline *pipeline, struct action action, int *peer, int *tag);
 
 // Most micro-batches of one stage, added over the rank's stages, whose activations it holds at
 // once. Divided by chunks: in units of one micro-batch through all layers of the rank.

@@ -31,15 +31,16 @@ struct action {
     int stage;       // of the pipeline; of a step the rank's first
     int micro_batch; // of the step, from 0; -1 for steps, gathers and reductions
     // Places, -1 for none.
-    // Of this micro-batch's activations among those of the stage: taken from receive (or forward)
-    // to the end of backward (of the weight half when split).
+    // Of this micro-batch's activations, the stage's input among them, and of the gradient of the
+    // stage's output: taken from receive (or forward) to the end of backward (of the weight half
+    // when split).
     int slot;
-    // The same for gradients of activations: from the received gradient (or backward) to the end
-    // of the weight half.
+    // Of what the input half leaves behind for the weight half (a whole backward's scratch): taken
+    // from the one to the end of the other.
     int flow;
-    // Where the result goes when the neighbour stage is on this rank too: of a forward the slot of
-    // stage + 1, of a backward or input half the flow of stage - 1, both taken from then on. Else
-    // -1: the result is sent, or there is no neighbour.
+    // The slot into which the result goes when the neighbour stage is on this rank too: of a
+    // forward the slot of stage + 1, taken from then on, of a backward or input half that of
+    // stage - 1. Else -1: the result is sent, or there is no neighbour.
     int target;
 };
 

@@ -114,24 +114,20 @@ static const char *place_slot(struct places *q, int stage, int index, int micro_
                 micro_batch);
 }
 
-static const char *place_flow(struct places *q, int stage, int index, int micro_batch) {
-    return take(q->flow + stage * q->p->shape.micro_batches, index, q->p->flows[stage],
-                micro_batch);
-}
-
 static const char *place(struct places *q, int rank, struct action a) {
     const struct pipeline *p = q->p;
     int m = a.micro_batch, base = a.stage * p->shape.micro_batches;
     const char *what = NULL;
     if (a.kind == ACTION_RECEIVE_FORWARD || (a.kind == ACTION_FORWARD && a.stage == 0))
         what = place_slot(q, a.stage, a.slot, m);
-    if (a.kind == ACTION_RECEIVE_BACKWARD ||
-        (action_is_first_of_backward(a.kind) && a.stage == p->stages - 1))
-        what = place_flow(q, a.stage, a.flow, m);
+    if (action_is_first_of_backward(a.kind))
+        what = take(q->flow + base, a.flow, p->flows[a.stage], m);
     if (!what && a.kind == ACTION_FORWARD && pipeline_local(p, a.stage + 1, rank))
         what = place_slot(q, a.stage + 1, a.target, m);
     if (!what && action_is_first_of_backward(a.kind) && pipeline_local(p, a.stage - 1, rank))
-        what = place_flow(q, a.stage - 1, a.target, m);
+        what = holds(q->slot + base - p->shape.micro_batches, a.target, p->slots[a.stage - 1], m);
+    if (!what && a.kind == ACTION_RECEIVE_BACKWARD)
+        what = holds(q->slot + base, a.slot, p->slots[a.stage], m);
     if (what || !action_is_compute(a.kind)) return what;
     what = holds(q->slot + base, a.slot, p->slots[a.stage], m);
     if (what || a.kind == ACTION_FORWARD) return what;
@@ -232,10 +228,11 @@ static const char *exchange(struct walk *w, struct action a) {
     } rules[] = {{ACTION_SEND_FORWARD, DONE_FORWARD, SENT_FORWARD},
                  {ACTION_SEND_BACKWARD, DONE_INPUT, SENT_BACKWARD},
                  {ACTION_RECEIVE_FORWARD, 0, RECEIVED_FORWARD},
-                 {ACTION_RECEIVE_BACKWARD, 0, RECEIVED_BACKWARD}};
+                 {ACTION_RECEIVE_BACKWARD, DONE_FORWARD, RECEIVED_BACKWARD}};
     for (size_t k = 0; k < sizeof rules / sizeof rules[0]; k++) {
         if (a.kind != rules[k].kind) continue;
-        if ((*own & rules[k].before) != rules[k].before) return "what it sends is made later";
+        if ((*own & rules[k].before) != rules[k].before)
+            return "its own forward or backward must come before";
         if (*own & rules[k].sets) return "a second one";
         bool backward = a.kind == ACTION_SEND_BACKWARD || a.kind == ACTION_RECEIVE_BACKWARD;
         bool receives = a.kind == ACTION_RECEIVE_FORWARD || a.kind == ACTION_RECEIVE_BACKWARD;
