@@ -142,9 +142,9 @@ static void line_up(struct flat *flat, const struct flat_options *options) {
     int64_t at = 0, shard_at = 0;
     for (int i = 0; i < flat->bucket_count; i++) {
         struct flat_bucket *bucket = &flat->buckets[i];
-        int parts = bucket->vectors      ? 1
-                    : options->zero == 0 ? options->ranks[bucket->group]
-                                         : bucket->shards;
+        int parts = bucket->vectors       ? 1
+                    : bucket->shards == 1 ? options->ranks[bucket->group]
+                                          : bucket->shards;
         int64_t length = round_up(bucket->end, (int64_t)parts * BLOCK);
         bucket->begin = at;
         bucket->end = at += length;

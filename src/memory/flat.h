@@ -50,8 +50,9 @@ struct flat {
 
 struct flat_options {
     int zero;
-    int shards[FLAT_GROUPS]; // size of GROUP_SHARD and GROUP_EXPERT_SHARD; 1 when zero is 0 (then
-                             // buckets only serve the reduction; they are padded for `ranks`)
+    int shards[FLAT_GROUPS]; // size of GROUP_SHARD and GROUP_EXPERT_SHARD; 1: buckets only serve
+                             // the reduction (zero 0, or a caller that wants a bucket per unit
+                             // without sharding); they are padded for `ranks`
     int ranks[FLAT_GROUPS];  // size of GROUP_DATA and GROUP_EXPERT_DATA
     int index[FLAT_GROUPS];  // of this rank in its shard group
     uint64_t bucket_bytes;   // of FP32 gradients; zero >= 2: one bucket per unit
