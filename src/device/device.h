@@ -103,14 +103,18 @@ struct device_attention { // softmax(scale q k^T) v over the keys [attend_from[i
     const int32_t *attend_from, *attend_to; // [queries], both non-decreasing
     void *out;                              // [queries, heads head_dim], stride out_stride
     int64_t out_stride;
-    float *lse; // [heads, queries] natural log of the sum of exponentials; NULL: not wanted
+    bool out_f32; // forward: `out` is FP32 whatever the type, a part that attention_merge takes
+    float *lse; // [heads, queries] natural log of the sum of exponentials (minus infinity: sees no
+                // key); NULL: not wanted
     void *workspace;
 };
 
 struct device_attention_backward {
     struct device_attention forward; // out and lse filled
     const void *dout;                // stride out_stride
-    void *dq, *dk, *dv;              // strides q_stride and kv_stride; overwritten
+    void *dq, *dk, *dv;              // strides dq_stride and kv_stride; overwritten
+    int64_t dq_stride;               // 0: q_stride
+    bool gradients_f32;              // dq, dk and dv are FP32 whatever the type, to be added up
     void *workspace;
 };
 
@@ -127,6 +131,16 @@ struct device_dropout {
     double rate;        // 0 <= rate < 1
     const void *x;      // [rows, width]
     void *out;          // may be x
+};
+
+// Attention over keys in several blocks: `out` and `lse` of some blocks become those of these and
+// one more. All FP32, dense. lse' = log(e^lse + e^part_lse), out' = out e^(lse - lse') + part
+// e^(part_lse - lse'); where one side sees no key the other one stands.
+struct device_attention_merge {
+    int64_t queries;
+    int heads, head_dim;
+    float *out, *lse; // [queries, heads head_dim] and [heads, queries]
+    const float *part, *part_lse;
 };
 
 struct device_adamw { // Loshchilov & Hutter 2019; one pass over `count` elements
@@ -195,6 +209,7 @@ struct device {
     void (*attention_backward)(struct device *device, const struct device_attention_backward *args);
     uint64_t (*attention_workspace_bytes)(struct device *device,
                                           const struct device_attention *shape, bool backward);
+    void (*attention_merge)(struct device *device, const struct device_attention_merge *args);
     // out [tokens, ffn] = silu(gate) * up of gate_up [tokens, 2 ffn] (gate first)
     void (*swiglu_forward)(struct device *device, enum dtype type, int64_t tokens, int64_t ffn,
                            const void *gate_up, void *out);
@@ -254,6 +269,10 @@ struct device {
     void (*square_sums)(struct device *device, int64_t count, const float *values, double *sums);
     void (*convert)(struct device *device, int64_t count, const void *from, enum dtype from_type,
                     void *to, enum dtype to_type);
+    // The same for the first `columns` of rows that lie `stride` elements apart.
+    void (*convert_rows)(struct device *device, int64_t rows, int64_t columns, const void *from,
+                         enum dtype from_type, int64_t from_stride, void *to, enum dtype to_type,
+                         int64_t to_stride);
 
     // ---- workspace of the products, given once after planning
     void (*set_workspace)(struct device *device, void *memory, uint64_t bytes);

@@ -114,10 +114,10 @@ static void empty_queries(const struct attention_job *job) {
         if (job->from[i] < job->to[i]) continue;
         int64_t columns = (int64_t)a->heads * a->head_dim;
         if (job->backward) {
-            zero_rows(job->backward->dq, a->type, a->q_stride, i, i + 1, columns);
+            zero_rows(job->backward->dq, job->out_type, job->dq_stride, i, i + 1, columns);
             continue;
         }
-        zero_rows(a->out, a->type, a->out_stride, i, i + 1, columns);
+        zero_rows(a->out, job->out_type, a->out_stride, i, i + 1, columns);
         for (int h = 0; a->lse && h < a->heads; h++) a->lse[h * a->queries + i] = -__builtin_inff();
     }
 }
@@ -129,8 +129,8 @@ static void empty_keys(const struct attention_job *job, const struct attention_u
     int64_t columns = (int64_t)a->kv_heads * a->head_dim, next = 0;
     for (int64_t u = 0; u <= count; u++) {
         int64_t begin = u < count ? units[u].key_origin : a->keys;
-        zero_rows(job->backward->dk, a->type, a->kv_stride, next, begin, columns);
-        zero_rows(job->backward->dv, a->type, a->kv_stride, next, begin, columns);
+        zero_rows(job->backward->dk, job->out_type, a->kv_stride, next, begin, columns);
+        zero_rows(job->backward->dv, job->out_type, a->kv_stride, next, begin, columns);
         if (u < count) next = units[u].key_end;
     }
 }
@@ -220,7 +220,9 @@ static attention_unit_function *choose_few(enum device_isa isa) {
 static void forward(struct device *device, const struct device_attention *args) {
     double begin = record_begin(device->lane);
     bool pairs = uses_pairs(device, args->type);
-    struct attention_job job = {.args = args, .shape = shape_of(args, pairs, false)};
+    struct attention_job job = {.args = args,
+                                .shape = shape_of(args, pairs, false),
+                                .out_type = args->out_f32 ? DTYPE_F32 : args->type};
     enum device_isa isa = cpu_device_of(device)->isa;
     run(device->threads, &job, choose(isa, pairs, false), choose_few(isa), args->workspace);
     record_end(device->lane, RECORD_ATTENTION, "attention", -1, begin);
@@ -229,8 +231,12 @@ static void forward(struct device *device, const struct device_attention *args) 
 static void backward(struct device *device, const struct device_attention_backward *args) {
     double begin = record_begin(device->lane);
     bool pairs = uses_pairs(device, args->forward.type);
-    struct attention_job job = {
-        .args = &args->forward, .backward = args, .shape = shape_of(&args->forward, pairs, true)};
+    struct attention_job job = {.args = &args->forward,
+                                .backward = args,
+                                .shape = shape_of(&args->forward, pairs, true),
+                                .out_type = args->gradients_f32 ? DTYPE_F32 : args->forward.type,
+                                .dq_stride =
+                                    args->dq_stride ? args->dq_stride : args->forward.q_stride};
     run(device->threads, &job, choose(cpu_device_of(device)->isa, pairs, true), NULL,
         args->workspace);
     record_end(device->lane, RECORD_ATTENTION, "attention gradient", -1, begin);

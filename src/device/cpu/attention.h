@@ -42,6 +42,8 @@ struct attention_shape {
 struct attention_job {
     const struct device_attention *args;
     const struct device_attention_backward *backward; // NULL forward
+    enum dtype out_type;                              // of what is written
+    int64_t dq_stride;
     const int32_t *from, *to; // [queries] intervals after the window was applied
     struct attention_shape shape;
 };

@@ -200,9 +200,10 @@ static void backward_keys(struct backward_state *b, const struct backward_head *
             if (b->job->from[unit->query_begin + query] >= key + TILE) break;
             backward_tile(b, &heads[g], query, key);
         }
-    write_rows(b->dk, count, s, (float)a->scale, b->job->backward->dk, a->type, a->kv_stride, key,
+    write_rows(b->dk, count, s, (float)a->scale, b->job->backward->dk, b->job->out_type,
+               a->kv_stride, key, column);
+    write_rows(b->dv, count, s, 1.0f, b->job->backward->dv, b->job->out_type, a->kv_stride, key,
                column);
-    write_rows(b->dv, count, s, 1.0f, b->job->backward->dv, a->type, a->kv_stride, key, column);
 }
 
 void ISA(attention_backward)(const struct attention_job *job, const struct attention_unit *unit,
@@ -233,6 +234,7 @@ void ISA(attention_backward)(const struct attention_job *job, const struct atten
         backward_keys(&b, heads, key, kv_head);
     int64_t count = unit->query_end - unit->query_begin;
     for (int g = 0; g < s->group; g++)
-        write_rows(heads[g].dq, count, s, (float)a->scale, job->backward->dq, a->type, a->q_stride,
-                   unit->query_begin, (int64_t)(kv_head * s->group + g) * s->head_dim);
+        write_rows(heads[g].dq, count, s, (float)a->scale, job->backward->dq, job->out_type,
+                   job->dq_stride, unit->query_begin,
+                   (int64_t)(kv_head * s->group + g) * s->head_dim);
 }

@@ -123,7 +123,7 @@ void ISA(attention_few)(const struct attention_job *job, const struct attention_
         int64_t to = query * a->out_stride + head * s->head_dim;
         simd_f factor = simd_set(f.sum[r] == 0 ? 0 : 1.0f / f.sum[r]);
         for (int c = 0; c < s->head_dim; c += W)
-            simd_store_upto(a->out, to + c, s->head_dim - c, a->type,
+            simd_store_upto(a->out, to + c, s->head_dim - c, job->out_type,
                             simd_load(f.out + r * s->width, c, DTYPE_F32) * factor);
         if (a->lse)
             a->lse[head * a->queries + query] = f.reference[r] * (float)a->scale + logf(f.sum[r]);

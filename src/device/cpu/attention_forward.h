@@ -102,7 +102,7 @@ static void forward_finish(struct forward_state *f, int64_t query, int head) {
         simd_f factor = simd_set(sum == 0 ? 0 : 1.0f / sum); // 0: sees no key
         int64_t at = (query + r) * a->out_stride + (int64_t)head * s->head_dim;
         for (int c = 0; c < s->head_dim; c += W)
-            simd_store_upto(a->out, at + c, s->head_dim - c, a->type,
+            simd_store_upto(a->out, at + c, s->head_dim - c, f->job->out_type,
                             simd_load(f->out + r * s->width, c, DTYPE_F32) * factor);
         if (a->lse)
             a->lse[head * a->queries + query + r] = f->reference[r] * (float)a->scale + logf(sum);

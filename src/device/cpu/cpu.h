@@ -33,6 +33,7 @@ static inline struct cpu_device *cpu_device_of(struct device *device) {
     void norm_fill_##isa(struct device *device);                                                   \
     void rope_fill_##isa(struct device *device);                                                   \
     void pointwise_fill_##isa(struct device *device);                                              \
+    void attention_merge_fill_##isa(struct device *device);                                        \
     void dropout_fill_##isa(struct device *device);                                                \
     void embedding_fill_##isa(struct device *device);                                              \
     void experts_fill_##isa(struct device *device);                                                \

@@ -28,6 +28,7 @@ static const char *isa_name(enum device_isa isa) {
         norm_fill_##isa(device);                                                                   \
         rope_fill_##isa(device);                                                                   \
         pointwise_fill_##isa(device);                                                              \
+        attention_merge_fill_##isa(device);                                                        \
         dropout_fill_##isa(device);                                                                \
         embedding_fill_##isa(device);                                                              \
         experts_fill_##isa(device);                                                                \

@@ -1,4 +1,5 @@
-// Cross-entropy over a vocabulary in parts, and dropout keyed by global indices.
+// Cross-entropy over a vocabulary in parts, attention over keys in parts, and dropout keyed by
+// global indices.
 #include "base/random.h"
 #include "device/reference/reference.h"
 #include <math.h>
@@ -50,6 +51,22 @@ void reference_dropout(int64_t rows, int64_t width, uint64_t key, int64_t first_
             random_words(key, e / 4, words);
             bool stays = words[e % 4] >= rate * 0x1p32;
             out[r * width + i] = stays ? x[r * width + i] / (1 - rate) : 0;
+        }
+    }
+}
+
+void reference_attention_merge(int64_t queries, int heads, int head_dim, double *out, double *lse,
+                               const double *part, const double *part_lse) {
+    for (int64_t q = 0; q < queries; q++) {
+        for (int h = 0; h < heads; h++) {
+            double a = lse[h * queries + q], b = part_lse[h * queries + q], max = fmax(a, b);
+            if (max == -INFINITY) continue;
+            double wa = exp(a - max), wb = exp(b - max), sum = wa + wb;
+            for (int i = 0; i < head_dim; i++) {
+                int64_t at = (q * heads + h) * head_dim + i;
+                out[at] = (out[at] * wa + part[at] * wb) / sum;
+            }
+            lse[h * queries + q] = max + log(sum);
         }
     }
 }

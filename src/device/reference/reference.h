@@ -53,6 +53,10 @@ void reference_attention_forward(const struct reference_attention *args, double 
 void reference_attention_backward(const struct reference_attention *args, const double *dout,
                                   double *dq, double *dk, double *dv);
 
+// out and lse of some keys and `part` of others become those of all, see device.h.
+void reference_attention_merge(int64_t queries, int heads, int head_dim, double *out, double *lse,
+                               const double *part, const double *part_lse);
+
 void reference_swiglu_forward(int64_t tokens, int64_t ffn, const double *gate_up, double *out);
 void reference_swiglu_backward(int64_t tokens, int64_t ffn, const double *gate_up,
                                const double *dout, double *dgate_up);

@@ -169,6 +169,34 @@ static void convert(struct device *device, int64_t count, const void *from, enum
     record_end(device->lane, RECORD_KERNEL, "convert", -1, begin);
 }
 
+SIMD_INLINE void convert_row(const void *from, enum dtype from_type, int64_t from_at, void *to,
+                             enum dtype to_type, int64_t to_at, int64_t columns) {
+    EACH_VECTOR(0, columns, {
+        simd_store_upto(to, to_at + i, left, to_type,
+                        simd_load_upto(from, from_at + i, left, from_type));
+    })
+}
+
+static void convert_rows(struct device *device, int64_t rows, int64_t columns, const void *from,
+                         enum dtype from_type, int64_t from_stride, void *to, enum dtype to_type,
+                         int64_t to_stride) {
+    double begin = record_begin(device->lane);
+    size_t from_size = dtype_bytes(from_type), to_size = dtype_bytes(to_type);
+#pragma omp parallel for schedule(static) num_threads(device->threads)
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t at = r * from_stride, to_at = r * to_stride;
+        if (from_type == DTYPE_BF16 && to_type == DTYPE_F32) {
+            convert_row(from, DTYPE_BF16, at, to, DTYPE_F32, to_at, columns);
+        } else if (from_type == DTYPE_F32 && to_type == DTYPE_BF16) {
+            convert_row(from, DTYPE_F32, at, to, DTYPE_BF16, to_at, columns);
+        } else {
+            dtype_convert((char *)to + (size_t)to_at * to_size, to_type,
+                          (const char *)from + (size_t)at * from_size, from_type, (size_t)columns);
+        }
+    }
+    record_end(device->lane, RECORD_KERNEL, "convert", -1, begin);
+}
+
 void ISA(pointwise_fill)(struct device *device) {
     device->swiglu_forward = swiglu_forward;
     device->swiglu_backward = swiglu_backward;
@@ -176,4 +204,5 @@ void ISA(pointwise_fill)(struct device *device) {
     device->gelu_backward = gelu_backward;
     device->add = add;
     device->convert = convert;
+    device->convert_rows = convert_rows;
 }
