@@ -24,7 +24,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { COMM_STREAM_DEPTH = 64, COMM_POINT_DEPTH = 1024, COMM_GROUP_NAME_BYTES = 24 };
+enum {
+    COMM_STREAM_DEPTH = 64,
+    COMM_POINT_DEPTH = 1024,
+    COMM_GROUP_NAME_BYTES = 24,
+    COMM_TAG_MOST = 1 << 20 // of comm_send and comm_receive
+};
 
 struct comm;
 struct comm_stream;
@@ -50,18 +55,33 @@ struct comm_options {
     int ranks_per_host;
     uint64_t trace_spans; // room in the communication thread's lane
     int chunk_bytes;      // longest single message of the transport; 0: 1 GiB (tests lower it)
+    // How many ranks the launcher's environment speaks of; 0 or 1: none. comm_open_mpi refuses when
+    // it then finds itself alone (N programs of one rank each, where one of N was wanted).
+    int expected_ranks;
+    // For debugging: compares the orders in which ranks post operations of streams, and fails the
+    // world with both operations named where they differ, instead of letting them wait.
+    bool check_order;
 };
 
 // ---- opening: one of the three transports
 int comm_open_self(struct comm **out, const struct comm_options *options, struct err *err);
 // All ranks of MPI_COMM_WORLD. Fails with a message when this program was built without MPI, or
-// when a launcher's environment says more ranks than MPI sees.
+// when options->expected_ranks says more than one rank and MPI sees one. All calls of MPI are made
+// by the communication thread. The environment is the caller's matter: Open MPI reads
+// OMPI_MCA_mpi_yield_when_idle=1 (its own waits, at start and end only, give the core away) before
+// it is opened.
 int comm_open_mpi(struct comm **out, const struct comm_options *options, struct err *err);
 // `count` ranks as threads of this process: fills ends[0..count). Each end belongs to one thread.
 int comm_open_threads(struct comm **ends, int count, const struct comm_options *options,
                       struct err *err);
-// Waits for what is in flight unless something failed. With MPI it finalises.
+// Waits for what is in flight unless something failed; streams are closed before. NULL is allowed.
+// With MPI it waits for all ranks and finalises; after a failure it does neither, since that could
+// hang: then comm_abort, or _exit with a status that is not 0, has to end the process, and the
+// buffers of unfinished operations must stay until then.
 void comm_close(struct comm *comm);
+// With MPI: ends all ranks of the world at once with this exit status and does not return. Else
+// returns. For the end of a run that has failed, after its message.
+void comm_abort(struct comm *comm, int status);
 bool comm_built_with_mpi(void);
 const char *comm_library(void); // "Open MPI 4.1.4", "none"
 
@@ -91,7 +111,8 @@ void comm_wait(struct comm_event event, struct record_lane *lane);
 bool comm_done(struct comm_event event); // without waiting
 
 // Adds contributions: parts[0..count) in group order, each `elements` long, into `out`, which may
-// be parts[own]. Runs on the communication thread.
+// be parts[own]. Runs on the communication thread (in a group of one, in the posting call), for
+// consecutive pieces of the whole: element i of `out` depends on elements i of the parts alone.
 typedef void comm_sum(void *context, const void *const *parts, int count, int64_t elements,
                       void *out);
 struct comm_reduction {
@@ -105,7 +126,7 @@ struct comm_reduction comm_reduction_plain(enum dtype wire, enum dtype out);
 // all[i] = own of member i; `own` may be its place in `all`.
 struct comm_event comm_all_gather(struct comm_stream *s, const void *own, void *all,
                                   uint64_t bytes_each);
-// The same with another size per member.
+// The same with another size per member; `bytes` is copied.
 struct comm_event comm_all_gather_v(struct comm_stream *s, const void *own, void *all,
                                     const uint64_t *bytes);
 // `parts` holds size x elements_each elements; `out` gets the sum of everybody's part number
@@ -145,6 +166,8 @@ struct comm_counts {
 };
 void comm_stream_counts(const struct comm_stream *s, enum comm_kind kind, struct comm_counts *out);
 void comm_point_counts(const struct comm *comm, enum comm_kind kind, struct comm_counts *out);
-const struct record_lane *comm_lane(const struct comm *comm); // read it after comm_close only
-// "ring", "exchange", "tree": how an operation of this size will run, for the start banner.
+// Of the communication thread. To be read while nothing is in flight, before comm_close.
+const struct record_lane *comm_lane(const struct comm *comm);
+// "ring", "exchange", "tree", ...: how an operation will run, for the start banner. `bytes`: of a
+// member's piece in an all-gather, of the whole in an all-reduce.
 const char *comm_algorithm(const struct comm_stream *s, enum comm_kind kind, uint64_t bytes);

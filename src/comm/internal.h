@@ -1,0 +1,149 @@
+// What the files of this room share. A compute thread writes an operation into a free slot and
+// publishes it; from then until `finished` reaches its number the slot belongs to the communication
+// thread. `comm->lock` guards what both sides change; it is never held while data moves.
+#pragma once
+#include "comm/comm.h"
+#include "comm/transport.h"
+
+enum {
+    STREAM_LIMIT = 256,     // open streams of a rank
+    JOURNAL_ENTRIES = 1024, // posted operations that a check of orders can lag behind
+    SMALL_VALUES = 64
+};
+
+// ---- one message of any length, cut into pieces that the transport takes
+enum transfer_state { TRANSFER_IDLE, TRANSFER_HELD, TRANSFER_MOVING, TRANSFER_DONE };
+struct transfer {
+    struct transport_request request; // of the piece under way
+    unsigned char *data;
+    uint64_t bytes, done_bytes;
+    int peer, tag;
+    bool sends;
+    enum transfer_state state;
+    uint64_t link_left_bytes; // of the piece, not yet through the simulated link
+    int64_t link_ns;          // when what went through is out of it
+};
+// Starts it; nothing moves for no bytes.
+void transfer_begin(struct comm *comm, struct transfer *x, bool sends, int peer, int tag,
+                    void *data, uint64_t bytes);
+// 1: done, 0: not yet, -1: broken. Sets *moved when anything happened.
+int transfer_poll(struct comm *comm, struct transfer *x, bool *moved, struct err *err);
+
+// ---- operations
+enum comm_way { WAY_EXCHANGE, WAY_RING, WAY_TREE, WAY_WHOLE }; // WAY_WHOLE: everything to everybody
+
+struct operation {
+    _Atomic uint64_t finished; // number of the last operation of this slot that has ended
+    uint64_t *sizes;           // room for one per member: pieces that differ
+    enum comm_kind kind;       // from here on written anew by each post
+    enum comm_way way;
+    uint64_t number;
+    const char *name; // of its spans
+    struct comm_counts *counts;
+    double posted_seconds, begun_seconds;
+    uint64_t sent_bytes;
+    // arguments
+    const unsigned char *from;
+    unsigned char *to, *scratch;
+    uint64_t bytes; // of a member's piece
+    bool uneven;    // `sizes` is used
+    const uint64_t *from_offset, *from_bytes, *to_offset, *to_bytes;
+    int64_t elements; // of a sum
+    struct comm_reduction reduction;
+    int root;
+    unsigned char token[2]; // of a barrier: what is sent, what comes
+    uint64_t agreed_bytes;  // the same for all members, for messages and the check of orders
+    // how far it is
+    int round;
+    int64_t summed;
+};
+
+struct point {
+    struct operation op;
+    struct transfer transfer;
+    struct point *next;
+};
+
+struct answer { // what a member said about the operation in question
+    bool heard;
+    uint64_t posted;
+};
+
+struct comm_stream {
+    struct comm *comm;
+    char name[COMM_GROUP_NAME_BYTES];
+    int *members, count, index;
+    int hosts; // on how many hosts the members are
+    int tag;
+    const char *span_names[COMM_KIND_COUNT];
+    struct comm_counts counts[COMM_KIND_COUNT];
+    struct operation slots[COMM_STREAM_DEPTH];
+    uint64_t *sizes;         // of all slots
+    _Atomic uint64_t posted; // number of the last operation posted; the first is 1
+    _Atomic uint64_t completed;
+    // communication thread
+    struct operation *current;
+    bool summing;               // its current round is a sum
+    struct transfer *transfers; // of the current round, 2 x count
+    int transfer_count;
+    const void **parts; // of the current sum, and those of the piece in work
+    uint64_t *small;    // SMALL_VALUES per member and as many of the own (small.c)
+    struct answer *answers;
+    uint64_t asked; // number of the operation that the others were asked about
+};
+
+struct order_check; // order.c
+
+struct comm {
+    struct transport *transport;
+    struct comm_options options;
+    int (*open)(struct transport **out, const struct comm_options *options, struct err *err);
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; // an operation has ended, the world failed, the streams were taken over
+    struct doorbell *bell;
+    // under the lock
+    struct err failure;
+    bool opened, ready, stopping, peers_know;
+    struct comm_stream *streams[STREAM_LIMIT];
+    int stream_count;
+    uint64_t streams_version, streams_taken;
+    struct point *points, *free_points, *new_points, **new_points_end;
+    uint64_t point_number;
+    int points_open; // posted and not ended
+    struct comm_counts point_counts[COMM_KIND_COUNT];
+    struct order_check *order; // NULL: not wanted
+    // either side
+    atomic_bool failed;  // a failure is known
+    atomic_bool settled; // and nothing moves any more: waits return
+    // communication thread
+    struct comm_stream *active[STREAM_LIMIT];
+    int active_count;
+    struct point *moving, **moving_end;
+    int64_t next_ns; // when a held message may go on
+    double next_watch_seconds;
+    struct record_lane lane;
+};
+
+// progress.c
+void *comm_thread(void *comm);
+void comm_fail_locked(struct comm *comm, const struct err *why, bool peers_know);
+// collective.c: what an operation does next. Messages of a round may be in any order.
+enum round { ROUND_MESSAGES, ROUND_SUM, ROUND_END };
+enum comm_way collective_way(const struct comm_stream *s, enum comm_kind kind, uint64_t bytes);
+enum round collective_round(struct comm_stream *s, struct operation *op);
+void collective_alone(struct operation *op);                 // a group of one
+bool sum_piece(struct comm_stream *s, struct operation *op); // true: the sum is complete
+// watchdog.c
+void watchdog_look(struct comm *comm, double now);
+void watchdog_note(struct comm *comm, const struct transport_note *note);
+// link.c: true when the piece is through
+bool link_passed(struct comm *comm, struct transfer *x);
+void link_enter(struct comm *comm, struct transfer *x, uint64_t bytes);
+bool link_between(const struct comm *comm, int a, int b);
+// order.c
+int order_open(struct comm *comm, struct err *err);
+void order_close(struct comm *comm);
+void order_post(struct comm *comm, const struct comm_stream *s, const struct operation *op);
+int order_poll(struct comm *comm, bool *moved, struct err *err);
+bool order_full(const struct comm *comm);
