@@ -56,6 +56,12 @@ void gguf_begin_array(struct gguf_pairs *p, const char *key, enum gguf_value typ
 }
 
 const char *gguf_architecture(const struct model_config *c, struct err *err) {
+    if (c->experts > 0) {
+        err_set(err, ERR_USAGE,
+                "GGUF files of models with experts are not written; export a Hugging Face folder, "
+                "which llama.cpp's converter reads");
+        return NULL;
+    }
     const char *type = hf_config_type(c, err);
     if (type && strcmp(type, "mistral") == 0) return "llama";
     return type;

@@ -16,7 +16,7 @@ void model_family_defaults(enum model_family family, struct model_config *out) {
     out->rope.truncate = true;
 }
 
-enum kind { GPT2, LLAMA, LLAMA31, MISTRAL, QWEN2, QWEN3, OLMO2 };
+enum kind { GPT2, LLAMA, LLAMA31, MISTRAL, QWEN2, QWEN3, OLMO2, MIXTRAL, QWEN3_MOE };
 
 static const struct preset {
     const char *name;
@@ -69,6 +69,22 @@ static const struct preset {
      0},
     {"olmo2-7b", OLMO2, 32, 4096, 32, 32, 128, 11008, 100352, 4096, 5e5, 1e-6, false, 100257,
      100257, 0},
+    {"mixtral-8x7b", MIXTRAL, 32, 4096, 32, 8, 128, 14336, 32000, 32768, 1e6, 1e-5, false, 1, 2, 0},
+    {"mixtral-8x22b", MIXTRAL, 56, 6144, 48, 8, 128, 16384, 32768, 65536, 1e6, 1e-5, false, 1, 2,
+     0},
+    {"qwen3-30b-a3b", QWEN3_MOE, 48, 2048, 32, 4, 128, 6144, 151936, 40960, 1e6, 1e-6, false,
+     151643, 151645, 0},
+    {"qwen3-235b-a22b", QWEN3_MOE, 94, 4096, 64, 4, 128, 12288, 151936, 40960, 1e6, 1e-6, false,
+     151643, 151645, 0},
+};
+static const struct preset_experts {
+    const char *name;
+    int experts, top_k, ffn;
+} preset_experts[] = {
+    {"mixtral-8x7b", 8, 2, 14336},
+    {"mixtral-8x22b", 8, 2, 16384},
+    {"qwen3-30b-a3b", 128, 8, 768},
+    {"qwen3-235b-a22b", 128, 8, 1536},
 };
 enum {
     PRESET_COUNT = sizeof presets / sizeof presets[0],
@@ -83,9 +99,22 @@ const char *const *model_preset_names(size_t *count) {
     return names;
 }
 
+static void set_experts(struct model_config *c, const struct preset *p) {
+    for (size_t i = 0; i < sizeof preset_experts / sizeof preset_experts[0]; i++) {
+        const struct preset_experts *e = &preset_experts[i];
+        if (strcmp(e->name, p->name) != 0) continue;
+        c->experts = e->experts;
+        c->top_k = e->top_k;
+        c->expert_ffn = e->ffn;
+    }
+    c->norm_top_k = true;
+    c->aux_coefficient = p->kind == MIXTRAL ? 0.02 : 0.001;
+    if (p->kind == QWEN3_MOE) c->qk_norm = QK_NORM_HEAD;
+}
+
 static void set_kind(struct model_config *c, const struct preset *p) {
-    static const char *const variants[] = {"gpt2",  "llama", "llama", "mistral",
-                                           "qwen2", "qwen3", "olmo2"};
+    static const char *const variants[] = {"gpt2",  "llama", "llama",   "mistral",  "qwen2",
+                                           "qwen3", "olmo2", "mixtral", "qwen3_moe"};
     model_family_defaults(p->kind == GPT2 ? FAMILY_GPT2 : FAMILY_LLAMA, c);
     snprintf(c->variant, sizeof c->variant, "%s", variants[p->kind]);
     switch (p->kind) {
@@ -104,6 +133,10 @@ static void set_kind(struct model_config *c, const struct preset *p) {
         break;
     case QWEN2:
         c->qkv_bias = true;
+        break;
+    case MIXTRAL:
+    case QWEN3_MOE:
+        set_experts(c, p);
         break;
     case QWEN3:
         c->qk_norm = QK_NORM_HEAD;

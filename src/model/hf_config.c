@@ -276,7 +276,8 @@ static int read_scaling(struct json_at at, struct model_config *c, struct err *e
 }
 
 static int read_rope(struct json_at at, struct model_config *c, struct err *err) {
-    if (json_get_double(at, "rope_theta", false, 10000, &c->rope.theta, err) != 0) return -1;
+    double theta = strcmp(c->variant, "mixtral") == 0 ? 1e6 : 1e4;
+    if (json_get_double(at, "rope_theta", false, theta, &c->rope.theta, err) != 0) return -1;
     json_t *old = json_object_get(at.value, "rope_scaling"),
            *new = json_object_get(at.value, "rope_parameters");
     if (json_is_null(old)) old = NULL;

@@ -70,7 +70,7 @@ const char *hf_config_type(const struct model_config *config, struct err *err) {
     for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++)
         if (strcmp(classes[i].type, config->variant) == 0) {
             if (holds(classes[i].type, config, &why)) return classes[i].type;
-            first_why = why;
+            if ((config->experts > 0) == hf_config_has_experts(config->variant)) first_why = why;
         }
     for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
         if (holds(classes[i].type, config, &why)) return classes[i].type;

@@ -400,3 +400,11 @@ TEST(blocks_of_eight_bits) {
     free(r.data);
     model_free(&model);
 }
+
+TEST(experts_are_refused_clearly) {
+    struct model_config c;
+    struct err err = {0};
+    CHECK_OK(model_preset("mixtral-8x7b", &c, &err), err);
+    CHECK(gguf_architecture(&c, &err) == NULL);
+    CHECK_CONTAINS(err.text, "models with experts");
+}

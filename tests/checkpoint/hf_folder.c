@@ -13,9 +13,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-static const char *const names[] = {"gpt2",         "llama",         "mistral",    "qwen2",
-                                    "qwen3",        "olmo2",         "smollm2",    "llama-bias",
-                                    "llama-linear", "llama-dynamic", "llama-yarn", "qwen2-window"};
+static const char *const names[] = {
+    "gpt2",       "llama",        "mistral",    "qwen2",        "qwen3",
+    "olmo2",      "smollm2",      "llama-bias", "llama-linear", "llama-dynamic",
+    "llama-yarn", "qwen2-window", "mixtral",    "qwen3-moe",    "qwen3-moe-norm"};
 enum { NAMES = sizeof names / sizeof names[0] };
 
 static const char *golden(const char *name) {

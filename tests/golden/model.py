@@ -18,8 +18,8 @@ import shutil
 import sys
 
 import torch
-from transformers import (GPT2Config, LlamaConfig, MistralConfig, Olmo2Config, Qwen2Config, Qwen3Config,
-                          AutoModelForCausalLM)
+from transformers import (GPT2Config, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Qwen2Config,
+                          Qwen3Config, Qwen3MoeConfig, AutoModelForCausalLM)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -56,6 +56,14 @@ CASES = {
                    beta_slow=0.25, original_max_position_embeddings=16)), torch.bfloat16, False, {}),
     "qwen2-window": (Qwen2Config(**SMALL, use_sliding_window=True, sliding_window=5, max_window_layers=1),
                      torch.bfloat16, True, {}),
+    "mixtral": (MixtralConfig(**{**SMALL, "intermediate_size": 24}, num_local_experts=4, num_experts_per_tok=2),
+                torch.bfloat16, True, {}),
+    "qwen3-moe": (Qwen3MoeConfig(**{**SMALL, "num_hidden_layers": 3}, head_dim=16, num_experts=5,
+                  num_experts_per_tok=3, moe_intermediate_size=8, norm_topk_prob=False, mlp_only_layers=[1],
+                  decoder_sparse_step=1), torch.bfloat16, True, {}),
+    "qwen3-moe-norm": (Qwen3MoeConfig(**SMALL, head_dim=16, num_experts=4, num_experts_per_tok=2,
+                       moe_intermediate_size=8, norm_topk_prob=True, decoder_sparse_step=2), torch.bfloat16, False,
+                       {}),
 }
 
 
@@ -79,14 +87,50 @@ def loss_of(model, tokens):
     return torch.nn.functional.cross_entropy(logits[:, :-1].reshape(-1, VOCAB), tokens[:, 1:].reshape(-1))
 
 
+def stored_parts(name, tensor, mixtral):
+    """The tensors of the file that a parameter of the library stands for: experts lie there one by one."""
+    if mixtral:
+        name = name.replace(".mlp.", ".block_sparse_moe.")
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    if ".experts." not in name:
+        return [(name, tensor)]
+    base = name.rsplit(".", 1)[0]
+    parts = []
+    for expert, values in enumerate(tensor):
+        if name.endswith("gate_up_proj"):
+            half = values.shape[0] // 2
+            parts += [(f"{base}.{expert}.{gate}.weight", values[:half]), (f"{base}.{expert}.{up}.weight", values[half:])]
+        else:
+            parts.append((f"{base}.{expert}.{down}.weight", values))
+    return parts
+
+
+def decisive_routes(model, tokens):
+    """Whether no token stands between two experts."""
+    config = model.config
+    if not getattr(config, "num_experts_per_tok", None):
+        return True
+    with torch.no_grad():
+        routers = model(tokens, use_cache=False, output_router_logits=True).router_logits
+    k = config.num_experts_per_tok
+    for scores in routers:
+        best = scores.sort(dim=-1, descending=True).values
+        if (best[:, k - 1] - best[:, k]).min() < 2e-3:
+            return False
+    return True
+
+
 def gradients_of(model, generator):
     batch = torch.randint(3, VOCAB, (3, 20), generator=generator)
+    while not decisive_routes(model, batch):
+        batch = torch.randint(3, VOCAB, (3, 20), generator=generator)
     model.zero_grad()
     loss = loss_of(model, batch)
     loss.backward()
     tensors = {}
-    for name, p in model.named_parameters():
-        flat = p.grad.reshape(-1)
+    mixtral = model.config.model_type == "mixtral"
+    for name, gradient in [part for n, p in model.named_parameters() for part in stored_parts(n, p.grad, mixtral)]:
+        flat = gradient.reshape(-1)
         step = max(1, flat.numel() // 7)
         picks = [i * step + i for i in range(8) if i * step + i < flat.numel()]
         tensors[name] = dict(norm=flat.double().norm().item(), index=picks, value=[flat[i].item() for i in picks])
@@ -140,6 +184,9 @@ def make(name):
             print(error)
             continue
         if len(set(continuation)) < 5:
+            continue
+        if not decisive_routes(model, torch.cat([tokens, torch.tensor([prompt + continuation])[:, :24]])):
+            print(name, "a token stands between two experts")
             continue
         break
     else:
