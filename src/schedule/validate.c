@@ -55,6 +55,19 @@ static int check_action(const struct pipeline *p, int rank, int index, struct ac
     return 0;
 }
 
+// What a neighbour stage on the same rank hands over must be made before.
+static const char *local_fault(const struct pipeline *p, int rank, struct action a,
+                               const unsigned char *flags) {
+    int m = p->shape.micro_batches;
+    if (a.kind == ACTION_FORWARD && pipeline_local(p, a.stage - 1, rank) &&
+        !(flags[(a.stage - 1) * m + a.micro_batch] & DONE_FORWARD))
+        return "the forward of the stage before, on the same rank, must come before";
+    if (action_is_first_of_backward(a.kind) && pipeline_local(p, a.stage + 1, rank) &&
+        !(flags[(a.stage + 1) * m + a.micro_batch] & DONE_INPUT))
+        return "the backward of the stage behind, on the same rank, must come before";
+    return NULL;
+}
+
 static int check_compute(const struct pipeline *p, const struct schedule *lists,
                          unsigned char *flags, struct err *err) {
     int m = p->shape.micro_batches;
@@ -64,6 +77,7 @@ static int check_compute(const struct pipeline *p, const struct schedule *lists,
             if (check_action(p, r, i, a, err) != 0) return -1;
             if (!action_is_compute(a.kind)) continue;
             const char *what = advance(&flags[a.stage * m + a.micro_batch], a.kind);
+            if (!what) what = local_fault(p, r, a, flags);
             if (what) return fault(err, r, i, a, what);
         }
     for (int k = 0; k < p->stages * m; k++) {
