@@ -9,9 +9,11 @@ int verb_bench(int argc, char **argv);
 int verb_convert(int argc, char **argv);
 int verb_data(int argc, char **argv);
 int verb_eval(int argc, char **argv);
+int verb_launch(int argc, char **argv);
 int verb_plot(int argc, char **argv);
 int verb_sample(int argc, char **argv);
 int verb_tokenizer(int argc, char **argv);
+int verb_trace(int argc, char **argv);
 int verb_train(int argc, char **argv);
 
 // Prints "weft: MESSAGE" to standard error; returns the exit status of the kind of failure.

@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "base/version.h"
 #include "cli/cli.h"
+#include "cli/launched.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -13,9 +14,11 @@ static const struct verb {
 } verbs[] = {
     {"config", verb_config, "documents the keys of a configuration, shows how one resolves"},
     {"train", verb_train, "trains a model as a configuration says, or goes on with it"},
+    {"launch", verb_launch, "starts a verb as several ranks, through mpirun"},
     {"data", verb_data, "turns text into shards of tokens, looks at shards, checks them"},
     {"tokenizer", verb_tokenizer, "trains, inspects and applies tokenizers"},
     {"plot", verb_plot, "draws the loss of a run"},
+    {"trace", verb_trace, "puts the timelines of all ranks into one file"},
     {"sample", verb_sample, "continues a text"},
     {"eval", verb_eval, "loss, perplexity and bits per byte of a text"},
     {"convert", verb_convert, "models to Hugging Face layout or GGUF; checks model folders"},
@@ -71,6 +74,7 @@ int main(int argc, char **argv) {
         print_version();
         return finish(0);
     }
+    cli_keep_arguments(argc, argv);
     int status = -1;
     for (const struct verb *v = verbs; v->name && status < 0; v++)
         if (strcmp(v->name, name) == 0) status = v->run(argc - 1, argv + 1);

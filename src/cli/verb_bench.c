@@ -2,7 +2,10 @@
 #include "base/text.h"
 #include "cli/bench.h"
 #include "cli/cli.h"
+#include "cli/launched.h"
+#include "operate/affinity.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct bench {
@@ -28,6 +31,24 @@ static void print_help(FILE *to) {
     fprintf(to, "\nweft bench NAME --help describes one of them\n");
 }
 
+// Every benchmark that has threads calls the option so; it says itself what is wrong with a value.
+static int threads_of(int argc, char **argv) {
+    for (int i = 2; i + 1 < argc; i++)
+        if (strcmp(argv[i], "--threads") == 0) return atoi(argv[i + 1]);
+    return 0;
+}
+
+static int run_bench(const struct bench *bench, int argc, char **argv) {
+    struct err err = {0};
+    struct launch_environment launched;
+    int threads = threads_of(argc, argv);
+    if (cli_launched(&launched, false, &err) != 0 ||
+        affinity_check(&launched, cli_threads(&launched, threads), &err) != 0)
+        return cli_fail(&err);
+    cli_settle_threads(&launched, threads);
+    return bench->run(argc - 1, argv + 1);
+}
+
 int verb_bench(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);
@@ -40,7 +61,7 @@ int verb_bench(int argc, char **argv) {
     const char *names[sizeof benches / sizeof *benches];
     size_t count = 0;
     for (const struct bench *b = benches; b->name; b++) {
-        if (strcmp(b->name, argv[1]) == 0) return b->run(argc - 1, argv + 1);
+        if (strcmp(b->name, argv[1]) == 0) return run_bench(b, argc, argv);
         names[count++] = b->name;
     }
     const char *nearest = text_nearest(argv[1], names, count);

@@ -1,5 +1,8 @@
 // weft train: a configuration becomes a run. Ctrl-C and SIGTERM finish the step and save.
 #include "cli/cli.h"
+#include "cli/launched.h"
+#include "comm/comm.h"
+#include "operate/launched.h"
 #include "train/config.h"
 #include "train/run.h"
 #include <math.h>
@@ -11,7 +14,7 @@
 #include <unistd.h>
 
 static const char usage[] =
-    "usage: weft train CONFIG.yaml [key=value ...] [--dry-run] [--json]\n"
+    "usage: weft train CONFIG.yaml [key=value ...] [--dry-run] [--json] [--single]\n"
     "\n"
     "Trains the model that the configuration describes (\"weft config\" documents the keys) and\n"
     "leaves configuration, metrics.jsonl, TensorBoard events and checkpoints in train.folder. A\n"
@@ -19,6 +22,10 @@ static const char usage[] =
     "\n"
     "  --dry-run   checks the configuration and prints it as it resolves\n"
     "  --json      prints the result as one JSON object\n"
+    "  --single    trains in this process alone, whatever a launcher left in the environment\n"
+    "\n"
+    "Several ranks: \"weft launch -n N train ...\", \"mpirun -n N weft train ...\" or \"srun\n"
+    "--mpi=pmix weft train ...\"; the keys parallel.* say how they share the work.\n"
     "\n"
     "Ctrl-C finishes the step, saves and exits with 130; a second one exits at once.\n";
 
@@ -74,50 +81,75 @@ static int dry_run(struct train_config *config, struct err *err) {
     return 0;
 }
 
-int verb_train(int argc, char **argv) {
-    struct err err = {0};
-    const char *path = NULL;
-    bool dry = false, json = false;
-    int words = 0;
+struct train_words {
+    const char *path;
+    bool dry, json, single, help;
+    char **settings; // key=value
+    int setting_count;
+};
+
+// The settings are gathered at the beginning of argv.
+static int read_words(struct train_words *w, int argc, char **argv, struct err *err) {
+    w->settings = argv;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            fputs(usage, stdout);
+            w->help = true;
             return 0;
         }
-        if (strcmp(argv[i], "--dry-run") == 0) {
-            dry = true;
-        } else if (strcmp(argv[i], "--json") == 0) {
-            json = true;
-        } else if (argv[i][0] == '-' || (path && !strchr(argv[i], '='))) {
-            fprintf(stderr, "weft: train: unexpected \"%s\"\n%s", argv[i], usage);
-            return 2;
-        } else if (!path && !strchr(argv[i], '=')) {
-            path = argv[i];
-        } else {
-            argv[words++] = argv[i];
-        }
+        if (strcmp(argv[i], "--dry-run") == 0)
+            w->dry = true;
+        else if (strcmp(argv[i], "--json") == 0)
+            w->json = true;
+        else if (strcmp(argv[i], "--single") == 0)
+            w->single = true;
+        else if (argv[i][0] == '-' || (w->path && !strchr(argv[i], '=')))
+            return err_set(err, ERR_USAGE, "train: unexpected \"%.200s\"; weft train --help",
+                           argv[i]);
+        else if (!w->path && !strchr(argv[i], '='))
+            w->path = argv[i];
+        else
+            w->settings[w->setting_count++] = argv[i];
     }
-    if (!path) {
-        fprintf(stderr, "weft: train: a configuration is needed\n%s", usage);
-        return 2;
-    }
-    struct train_config *config = calloc(1, sizeof *config);
-    struct run_result result;
-    struct run_control control = {.stop = &stop};
-    int status;
+    if (!w->path)
+        return err_set(err, ERR_USAGE, "train: a configuration is needed; weft train --help");
+    return 0;
+}
+
+static int train(struct train_config *config, const struct launch_environment *launched,
+                 const struct train_words *words, struct err *err) {
+    struct run_result result = {0};
+    struct run_control control = {.stop = &stop, .launch = launched};
+    cli_settle_threads(launched, config->threads);
     catch_signals();
+    if (train_run(config, &control, &result, err) != 0)
+        return result.silent ? err_exit_status(err) : cli_fail(err);
+    if (launched->rank <= 0) print_result(&result, words->json);
+    return 0;
+}
+
+int verb_train(int argc, char **argv) {
+    struct err err = {0};
+    struct train_words words = {0};
+    struct launch_environment launched;
+    if (read_words(&words, argc, argv, &err) != 0) return cli_fail(&err);
+    if (words.help) {
+        fputs(usage, stdout);
+        return 0;
+    }
+    if (cli_launched(&launched, words.single, &err) != 0) return cli_fail(&err);
+    if (!words.dry && launched_check(&launched, comm_library(), &err) != 0)
+        return launched_speaks(&launched) ? cli_fail(&err) : err_exit_status(&err);
+    struct train_config *config = calloc(1, sizeof *config);
+    int status;
     if (!config) {
         err_set(&err, ERR_MEMORY, "no memory for the configuration");
         status = cli_fail(&err);
-    } else if (config_load(config, path, argv, words, &err) != 0) {
+    } else if (config_load(config, words.path, words.settings, words.setting_count, &err) != 0) {
         status = cli_fail(&err);
-    } else if (dry) {
+    } else if (words.dry) {
         status = dry_run(config, &err);
-    } else if (train_run(config, &control, &result, &err) != 0) {
-        status = cli_fail(&err);
     } else {
-        print_result(&result, json);
-        status = 0;
+        status = train(config, &launched, &words, &err);
     }
     free(config);
     return status;

@@ -11,12 +11,16 @@
 // What is reported goes to base/log.h.
 #pragma once
 #include "base/error.h"
+#include "base/launch.h"
 #include "train/config.h"
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct run_control {
     const volatile sig_atomic_t *stop; // not 0: finish the step, save, return ERR_INTERRUPT
+    // What the launcher said; NULL, or one rank: this process is alone and MPI is never touched.
+    const struct launch_environment *launch;
 };
 
 struct run_result {
@@ -26,6 +30,7 @@ struct run_result {
     double validation_loss; // NaN: not evaluated
     double start_seconds;   // from exec to the beginning of the first step
     uint64_t planned_bytes, allocated_bytes, peak_resident_bytes;
+    bool silent; // failed, and another rank has the message
 };
 
 int train_run(struct train_config *config, const struct run_control *control,

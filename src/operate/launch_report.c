@@ -1,0 +1,220 @@
+// See launch_report.h.
+#include "operate/launch_report.h"
+#include "base/hash.h"
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RECORD_MARK = 0x1e, MOST_SAID_BYTES = 16 << 10 };
+
+// ---- the keeper's side
+
+static int put_piece(struct text *records, int rank, char kind, const char *bytes, size_t size) {
+    if (text_printf(records, "%c%d%c", RECORD_MARK, rank, kind) != 0) return -1;
+    for (size_t i = 0; i < size; i++) // a mark inside a line would open a record
+        if (text_put(records, bytes[i] == RECORD_MARK ? "?" : bytes + i, 1) != 0) return -1;
+    return text_puts(records, "\n");
+}
+
+static int put_line(struct text *records, int rank, const char *bytes, size_t size, char kind) {
+    for (; size > REPORT_PIECE_BYTES; bytes += REPORT_PIECE_BYTES, size -= REPORT_PIECE_BYTES)
+        if (put_piece(records, rank, '+', bytes, REPORT_PIECE_BYTES) != 0) return -1;
+    return put_piece(records, rank, kind, bytes, size);
+}
+
+int report_lines(struct text *records, struct text *rest, int rank, const char *bytes, size_t size,
+                 bool flush) {
+    if (text_put(rest, bytes, size) != 0) return -1;
+    size_t begin = 0;
+    for (char *end; begin < rest->size &&
+                    (end = memchr(rest->data + begin, '\n', rest->size - begin)) != NULL;) {
+        size_t length = (size_t)(end - rest->data) - begin;
+        if (put_line(records, rank, rest->data + begin, length, ':') != 0) return -1;
+        begin += length + 1;
+    }
+    if (flush && begin < rest->size) {
+        if (put_line(records, rank, rest->data + begin, rest->size - begin, '+') != 0) return -1;
+        begin = rest->size;
+    }
+    if (begin > 0) memmove(rest->data, rest->data + begin, rest->size - begin);
+    rest->size -= begin;
+    return 0;
+}
+
+int report_end(struct text *records, int rank, int status, int signal, const char *host) {
+    return text_printf(records, "%c%d!%c %d %s\n", RECORD_MARK, rank, signal ? 'S' : 'E',
+                       signal ? signal : status, host);
+}
+
+// ---- the launcher's side
+
+int report_open(struct report_reader *reader, int ranks, bool verbose, struct err *err) {
+    *reader = (struct report_reader){.ranks = ranks, .first_rank = -1, .verbose = verbose};
+    reader->rank = calloc((size_t)ranks, sizeof *reader->rank);
+    return reader->rank ? 0 : err_set(err, ERR_MEMORY, "no memory for %d ranks", ranks);
+}
+
+void report_close(struct report_reader *reader) {
+    free(reader->rank);
+    text_free(&reader->line);
+    text_free(&reader->said);
+}
+
+// Whether another rank said the same a short while ago; if not, it counts as shown.
+static bool was_said(struct report_reader *r, int rank, const char *line) {
+    uint64_t digest = hash_string(line);
+    uint64_t count = r->shown < REPORT_RECENT ? r->shown : REPORT_RECENT;
+    for (uint64_t i = 0; i < count; i++)
+        if (r->recent[i] == digest && r->recent_rank[i] != rank) return true;
+    r->recent[r->shown % REPORT_RECENT] = digest;
+    r->recent_rank[r->shown++ % REPORT_RECENT] = rank;
+    return false;
+}
+
+static int show_line(struct report_reader *r, int rank, const char *line, bool whole,
+                     struct text *show) {
+    bool begins = !r->open_line;
+    if (whole && begins && line[0] && was_said(r, rank, line)) return 0;
+    r->open_line = !whole;
+    if (begins && rank > 0 && text_printf(show, "rank %d: ", rank) != 0) return -1;
+    return text_printf(show, "%s%s", line, whole ? "\n" : "");
+}
+
+static void take_end(struct report_reader *r, int rank, const char *text) {
+    char kind, host[sizeof r->first_host];
+    int number;
+    if (sscanf(text, "%c %d %127s", &kind, &number, host) != 3) return;
+    struct report_rank *end = &r->rank[rank];
+    *end = (struct report_rank){
+        .ended = true, .status = kind == 'E' ? number : 0, .signal = kind == 'S' ? number : 0};
+    if (!end->status && !end->signal) return;
+    r->failed++;
+    if (r->first_rank >= 0) return;
+    r->first_rank = rank;
+    snprintf(r->first_host, sizeof r->first_host, "%s", host);
+}
+
+static int take_record(struct report_reader *r, const char *record, struct text *show) {
+    char *at;
+    long rank = strtol(record, &at, 10);
+    if (at == record || rank < 0 || rank >= r->ranks || !strchr(":+!", *at)) return 0;
+    if (*at == '!') {
+        take_end(r, (int)rank, at + 1);
+        return 0;
+    }
+    return show_line(r, (int)rank, at + 1, *at == ':', show);
+}
+
+// mpirun frames its pages with lines of signs; those say nothing.
+static bool says_something(const char *line) {
+    for (; *line; line++)
+        if (isalnum((unsigned char)*line)) return true;
+    return false;
+}
+
+static int take_own(struct report_reader *r, const char *line, struct text *show) {
+    if (r->verbose) return text_printf(show, "%s\n", line);
+    if (!says_something(line) || r->said.size > MOST_SAID_BYTES) return 0;
+    return text_printf(&r->said, "%s\n", line);
+}
+
+// A line of the stream: mpirun's own text up to the first mark, then records.
+static int take_line(struct report_reader *r, char *line, struct text *show) {
+    char *mark = strchr(line, RECORD_MARK);
+    if (mark != line) {
+        if (mark) *mark = 0;
+        if (take_own(r, line, show) != 0) return -1;
+    }
+    while (mark) {
+        char *record = mark + 1;
+        mark = strchr(record, RECORD_MARK);
+        if (mark) *mark = 0;
+        if (take_record(r, record, show) != 0) return -1;
+    }
+    return 0;
+}
+
+int report_put(struct report_reader *r, const char *bytes, size_t size, struct text *show) {
+    for (size_t i = 0; i < size; i++) {
+        if (bytes[i] == 0) continue;
+        if (bytes[i] != '\n') {
+            if (text_put(&r->line, bytes + i, 1) != 0) return -1;
+            continue;
+        }
+        if (r->line.size > 0 && take_line(r, r->line.data, show) != 0) return -1;
+        r->line.size = 0;
+        if (r->line.data) r->line.data[0] = 0;
+    }
+    return 0;
+}
+
+// "0-3,7": the ranks that ended as `rank` did.
+static void list_alike(const struct report_reader *r, int rank, struct text *out) {
+    const struct report_rank *like = &r->rank[rank];
+    for (int i = 0; i < r->ranks; i++) {
+        int last = i;
+        while (last < r->ranks && r->rank[last].ended && r->rank[last].status == like->status &&
+               r->rank[last].signal == like->signal)
+            last++;
+        if (last == i) continue;
+        text_printf(out, "%s%d", out->size ? "," : "", i);
+        if (last - 1 > i) text_printf(out, "-%d", last - 1);
+        i = last;
+    }
+}
+
+static void say_first(const struct report_reader *r, struct text *show) {
+    const struct report_rank *first = &r->rank[r->first_rank];
+    struct text alike = {0};
+    list_alike(r, r->first_rank, &alike);
+    bool many = alike.data && strpbrk(alike.data, "-,");
+    if (many)
+        text_printf(show, "weft: ranks %s ended", alike.data);
+    else
+        text_printf(show, "weft: rank %d on %s ended", r->first_rank, r->first_host);
+    if (first->signal) {
+        const char *name = strsignal(first->signal);
+        text_printf(show, " by signal %d (%c%s)", first->signal, tolower((unsigned char)name[0]),
+                    name[0] ? name + 1 : "");
+    } else {
+        text_printf(show, " with status %d", first->status);
+    }
+    text_puts(show, r->failed < r->ranks ? "; the others were stopped\n" : "\n");
+    text_free(&alike);
+}
+
+// What mpirun had to say comes as a page; its first sentences, as one line.
+static void say_starter(const struct report_reader *r, int status, struct text *show) {
+    enum { MOST_BYTES = 300 };
+    text_printf(show, "weft: mpirun ended with status %d before a rank said why", status);
+    size_t count = 0;
+    bool space = false;
+    for (const char *p = r->said.data; p && *p && count < MOST_BYTES; p++) {
+        if (isspace((unsigned char)*p)) {
+            space = true;
+            continue;
+        }
+        if (count == 0) text_puts(show, ": ");
+        if (space && count > 0) text_puts(show, " ");
+        space = false;
+        text_put(show, p, 1);
+        count++;
+    }
+    text_puts(show, count == MOST_BYTES ? " ... (--verbose shows all that it says)\n" : "\n");
+}
+
+int report_finish(struct report_reader *r, int starter_status, struct text *show) {
+    enum { INTERRUPTED = 130 };
+    if (r->line.size > 0) take_line(r, r->line.data, show);
+    if (r->open_line) text_puts(show, "\n");
+    if (r->first_rank >= 0) {
+        const struct report_rank *first = &r->rank[r->first_rank];
+        int status = first->signal ? 128 + first->signal : first->status;
+        // Stopped by the user: each rank has said so, and there is no fault to name.
+        if (status != INTERRUPTED || first->signal) say_first(r, show);
+        return status;
+    }
+    if (starter_status != 0) say_starter(r, starter_status, show);
+    return starter_status;
+}

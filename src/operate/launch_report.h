@@ -1,0 +1,57 @@
+// What the ranks of `weft launch` say, and how they end.
+//
+// mpirun mixes the errors of all ranks with its own, says how a rank ended in a page of text that
+// differs from version to version, and (MPICH) returns a mixture of the ranks' statuses. So each
+// rank runs under a keeper, a process of this program that mpirun starts in its place: it sends
+// every line of the rank's standard error as a record with the rank's number, and at the end one
+// record that says how the rank ended. `weft launch` reads the records; what is no record comes
+// from mpirun itself.
+//
+//   RS 3:text       a line of rank 3          RS is the byte 0x1e, each record ends with a newline
+//   RS 3+text       a piece of a line
+//   RS 3!E 2 host   rank 3 left with status 2
+//   RS 3!S 9 host   rank 3 was ended by signal 9
+#pragma once
+#include "base/error.h"
+#include "base/text.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { REPORT_PIECE_BYTES = 1000 }; // of a line in one record: short writes to a pipe stay whole
+
+// Records for `bytes` of a rank's output. What stands behind the last newline is kept in `rest`
+// until more comes; `flush` sends it as it is. -1 when memory is short.
+int report_lines(struct text *records, struct text *rest, int rank, const char *bytes, size_t size,
+                 bool flush);
+// `signal` 0: left with `status`.
+int report_end(struct text *records, int rank, int status, int signal, const char *host);
+
+enum { REPORT_RECENT = 64 };
+struct report_rank {
+    bool ended;
+    int status, signal;
+};
+struct report_reader {
+    int ranks;
+    struct report_rank *rank;       // [ranks]
+    int first_rank;                 // that failed; -1: none
+    char first_host[128];           // where
+    int failed;                     // ranks that ended with a fault
+    struct text line;               // not complete yet
+    bool verbose;                   // show what mpirun says as it comes
+    struct text said;               // what mpirun said, its first lines
+    uint64_t recent[REPORT_RECENT]; // digests of lines that were shown, and who said them
+    int recent_rank[REPORT_RECENT];
+    uint64_t shown;
+    bool open_line; // the last thing shown was a piece of a line
+};
+int report_open(struct report_reader *reader, int ranks, bool verbose, struct err *err);
+void report_close(struct report_reader *reader);
+
+// Takes what came and adds to `show` what the user should see: lines of rank 0 as they are, those
+// of others with "rank N: " in front, a line that several ranks say once.
+int report_put(struct report_reader *reader, const char *bytes, size_t size, struct text *show);
+
+// At the end: one line about what went wrong, if anything did, behind `show`. Returns the status
+// to leave with: that of the rank that failed first (128 + signal), or mpirun's own.
+int report_finish(struct report_reader *reader, int starter_status, struct text *show);

@@ -1,0 +1,255 @@
+// Hosts files, command lines of mpirun, and what ranks report.
+#include "operate/launch.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "operate/hosts.h"
+#include "operate/launch_report.h"
+#include "test.h"
+#include <stdio.h>
+#include <string.h>
+
+static const char *write_hosts(const char *text) {
+    static char path[4200];
+    struct err err = {0};
+    snprintf(path, sizeof path, "%s/hosts", test_temp_dir());
+    CHECK_OK(file_replace(path, text, strlen(text), &err), err);
+    return path;
+}
+
+TEST(hosts_file) {
+    struct err err = {0};
+    struct hosts hosts;
+    CHECK_OK(
+        hosts_read(&hosts,
+                   write_hosts("# two racks\n\n  a slots=4   # first\nb.example.org\tslots=2\r\n"
+                               "10.0.0.7\n"),
+                   &err),
+        err);
+    CHECK_EQ_INT(hosts.count, 3);
+    CHECK_STR(hosts.list[0].name, "a");
+    CHECK_EQ_INT(hosts.list[0].slots, 4);
+    CHECK_STR(hosts.list[1].name, "b.example.org");
+    CHECK_EQ_INT(hosts.list[1].slots, 2);
+    CHECK_EQ_INT(hosts.list[2].slots, 1);
+    CHECK_EQ_INT(hosts.slots, 7);
+    hosts_free(&hosts);
+}
+
+TEST(hosts_file_faults_are_named) {
+    static const char *const bad[][2] = {
+        {"a slots=2\nb slots=0\n", "line 2: \"slots=0\" behind host b: expected slots=N"},
+        {"a slots=two\n", "line 1: \"slots=two\""},
+        {"a slots=\n", "line 1: \"slots=\""},
+        {"a slots=99999999999999999999\n", "line 1"},
+        {"a 4\n", "line 1: \"4\" behind host a"},
+        {"a slots=2 b\n", "line 1: unexpected \"b\""},
+        {"\n-host\n", "line 2: \"-host\" is no name of a host"},
+        {"a,b slots=1\n", "line 1: \"a,b\" is no name of a host"},
+        {"a\nb\na slots=2\n", "line 3: host a stands in the file already"},
+        {"# nobody\n\n", "names no host"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct err err = {0};
+        struct hosts hosts;
+        CHECK(hosts_read(&hosts, write_hosts(bad[i][0]), &err) != 0);
+        CHECK_CONTAINS(err.text, bad[i][1]);
+        CHECK_CONTAINS(err.text, "/hosts: ");
+        CHECK_EQ_INT(err_exit_status(&err), 2);
+    }
+    struct err err = {0};
+    struct hosts hosts;
+    CHECK(hosts_read(&hosts, "/nonexistent/hosts", &err) != 0);
+    CHECK_EQ_INT(err_exit_status(&err), 2);
+}
+
+// The command as one text.
+static const char *made(const struct launch_request *request) {
+    static struct text line;
+    struct err err = {0};
+    struct launch_command command;
+    line.size = 0;
+    CHECK_OK(launch_command_make(&command, request, &err), err);
+    CHECK(command.words[command.count] == NULL);
+    for (int i = 0; i < command.count; i++)
+        text_printf(&line, "%s%s", i ? " " : "", command.words[i]);
+    launch_command_free(&command);
+    return line.data;
+}
+
+TEST(launch_command_of_open_mpi) {
+    char *words[] = {"train", "big config.yaml", "parallel.tp=2"};
+    const char *exported[] = {"LD_LIBRARY_PATH"};
+    struct launch_request r = {.mpi = LAUNCH_OPEN_MPI,
+                               .starter = "/usr/bin/mpirun.openmpi",
+                               .program = "/opt/weft",
+                               .ranks = 4,
+                               .threads = 2,
+                               .words = words,
+                               .word_count = 3};
+    CHECK_STR(made(&r), "/usr/bin/mpirun.openmpi -n 4 --map-by slot:OVERSUBSCRIBE --bind-to none "
+                        "--mca mpi_yield_when_idle 1 -x OMP_NUM_THREADS=2 /opt/weft launch "
+                        "--keep-rank train big config.yaml parallel.tp=2");
+    struct host list[] = {{"a", 2}, {"b", 2}};
+    struct hosts hosts = {list, 2, 4};
+    r.hosts = &hosts;
+    r.is_root = true;
+    r.threads = 0;
+    r.exported = exported;
+    r.exported_count = 1;
+    CHECK_CONTAINS(made(&r), "mpirun.openmpi --allow-run-as-root -n 4 ");
+    CHECK_CONTAINS(made(&r), " --host a:2,b:2 -x LD_LIBRARY_PATH /opt/weft launch ");
+    CHECK(strstr(made(&r), "OMP_NUM_THREADS") == NULL);
+}
+
+TEST(launch_command_of_mpich) {
+    char *words[] = {"bench", "step"};
+    struct host list[] = {{"a", 3}, {"b", 1}};
+    struct hosts hosts = {list, 2, 4};
+    struct launch_request r = {.mpi = LAUNCH_MPICH,
+                               .starter = "mpiexec.hydra",
+                               .program = "/opt/weft",
+                               .ranks = 4,
+                               .hosts = &hosts,
+                               .is_root = true,
+                               .threads = 1,
+                               .words = words,
+                               .word_count = 2};
+    CHECK_STR(made(&r), "mpiexec.hydra -bind-to none -hosts a:3,b:1 -genv OMP_NUM_THREADS 1 -n 4 "
+                        "/opt/weft launch --keep-rank bench step");
+}
+
+TEST(launch_knows_the_mpi_of_the_program) {
+    enum launch_mpi mpi;
+    struct err err = {0};
+    CHECK_OK(launch_mpi_of("Open MPI 4.1.4", &mpi, &err), err);
+    CHECK_EQ_INT(mpi, LAUNCH_OPEN_MPI);
+    CHECK_OK(launch_mpi_of("MPICH 4.0.2", &mpi, &err), err);
+    CHECK_EQ_INT(mpi, LAUNCH_MPICH);
+    CHECK(launch_mpi_of("none", &mpi, &err) != 0);
+    CHECK_CONTAINS(err.text, "-DWEFT_MPI=openmpi");
+}
+
+// ---- reports
+
+static void say(struct text *stream, int rank, const char *line) {
+    struct text rest = {0};
+    CHECK_EQ_INT(report_lines(stream, &rest, rank, line, strlen(line), false), 0);
+    text_free(&rest);
+}
+
+// What the user sees of a stream that comes in pieces of `piece` bytes; the status at the end.
+static int shown(const struct text *stream, size_t piece, int starter_status, bool verbose,
+                 struct text *show) {
+    struct report_reader reader;
+    struct err err = {0};
+    show->size = 0;
+    CHECK_OK(report_open(&reader, 4, verbose, &err), err);
+    for (size_t at = 0; at < stream->size; at += piece) {
+        size_t bytes = stream->size - at < piece ? stream->size - at : piece;
+        CHECK_EQ_INT(report_put(&reader, stream->data + at, bytes, show), 0);
+    }
+    int status = report_finish(&reader, starter_status, show);
+    report_close(&reader);
+    if (show->size == 0) text_puts(show, "");
+    return status;
+}
+
+TEST(report_of_a_good_run) {
+    struct text stream = {0}, show = {0};
+    say(&stream, 0, "step 1\n");
+    say(&stream, 2, "odd thing here\n");
+    say(&stream, 0, "\n");
+    for (int rank = 0; rank < 4; rank++) report_end(&stream, rank, 0, 0, "a");
+    for (size_t piece = 1; piece < 40; piece += 13) {
+        CHECK_EQ_INT(shown(&stream, piece, 0, false, &show), 0);
+        CHECK_STR(show.data, "step 1\nrank 2: odd thing here\n\n");
+    }
+    text_free(&stream);
+    text_free(&show);
+}
+
+TEST(report_names_the_rank_that_was_killed) {
+    struct text stream = {0}, show = {0};
+    say(&stream, 0, "step 1\n");
+    report_end(&stream, 3, 0, 9, "node07");
+    text_puts(&stream, "-------------\nmpirun noticed that process rank 3 with PID 0 died.\n");
+    report_end(&stream, 0, 70, 0, "node06"); // it lost its peer
+    CHECK_EQ_INT(shown(&stream, 7, 137, false, &show), 128 + 9);
+    CHECK_STR(show.data, "step 1\nweft: rank 3 on node07 ended by signal 9 (killed); the others "
+                         "were stopped\n");
+    CHECK_EQ_INT(shown(&stream, 7, 137, true, &show), 128 + 9);
+    CHECK_CONTAINS(show.data, "mpirun noticed that process rank 3");
+    text_free(&stream);
+    text_free(&show);
+}
+
+// MPICH's mpiexec returns the statuses of all ranks or-ed together.
+TEST(report_passes_the_status_of_the_first_rank) {
+    struct text stream = {0}, show = {0};
+    say(&stream, 1, "weft: c.yaml: line 3: no\n");
+    say(&stream, 0, "weft: c.yaml: line 3: no\n");
+    say(&stream, 3, "weft: c.yaml: line 3: no\n");
+    report_end(&stream, 1, 2, 0, "a");
+    report_end(&stream, 0, 2, 0, "a");
+    report_end(&stream, 3, 2, 0, "b");
+    CHECK_EQ_INT(shown(&stream, 1000, 11, false, &show), 2);
+    CHECK_STR(show.data, "rank 1: weft: c.yaml: line 3: no\nweft: ranks 0-1,3 ended with status 2; "
+                         "the others were stopped\n");
+    stream.size = 0;
+    for (int rank = 0; rank < 4; rank++) report_end(&stream, rank, 130, 0, "a");
+    CHECK_EQ_INT(shown(&stream, 1000, 130, false, &show), 130); // the user's own wish
+    CHECK_STR(show.data, "");
+    text_free(&stream);
+    text_free(&show);
+}
+
+TEST(report_of_mpirun_itself_is_one_line) {
+    struct text stream = {0}, show = {0};
+    text_puts(&stream, "ssh: Could not resolve hostname b\n"
+                       "--------------------------------------------------\n"
+                       "ORTE was unable to reliably start one or more daemons.\n\n  * not finding "
+                       "the required libraries\n");
+    for (int i = 0; i < 40; i++) text_puts(&stream, "This usually is caused by something else.\n");
+    CHECK_EQ_INT(shown(&stream, 50, 1, false, &show), 1);
+    CHECK_CONTAINS(show.data, "weft: mpirun ended with status 1 before a rank said why: ssh: Could "
+                              "not resolve hostname b ORTE was unable");
+    CHECK_CONTAINS(show.data, "--verbose");
+    CHECK(strchr(show.data, '\n') == show.data + show.size - 1);
+    CHECK(show.size < 500);
+    text_free(&stream);
+    text_free(&show);
+}
+
+TEST(report_lines_survive_long_and_broken_text) {
+    static char line[3 * REPORT_PIECE_BYTES + 10];
+    struct text stream = {0}, rest = {0}, show = {0};
+    memset(line, 'x', sizeof line - 2);
+    line[sizeof line - 2] = '\n';
+    say(&stream, 0, line);
+    CHECK_EQ_INT(shown(&stream, 333, 0, false, &show), 0);
+    CHECK_STR(show.data, line);
+
+    // no newline at the end; a piece that waits is shown when the keeper has nothing further
+    stream.size = 0;
+    CHECK_EQ_INT(report_lines(&stream, &rest, 0, "50 %", 4, false), 0);
+    CHECK_EQ_INT(stream.size, 0);
+    CHECK_EQ_INT(report_lines(&stream, &rest, 0, "", 0, true), 0);
+    CHECK_EQ_INT(report_lines(&stream, &rest, 0, " done\n", 6, false), 0);
+    CHECK_EQ_INT(shown(&stream, 3, 0, false, &show), 0);
+    CHECK_STR(show.data, "50 % done\n");
+
+    // records of ranks that do not exist, marks inside a line, records glued to mpirun's text
+    stream.size = 0;
+    say(&stream, 9, "from nowhere\n");
+    say(&stream, 1,
+        "a\x1e"
+        "2:b\n");
+    text_puts(&stream, "mpirun: half a line");
+    report_end(&stream, 2, 5, 0, "h");
+    CHECK_EQ_INT(shown(&stream, 11, 5, false, &show), 5);
+    CHECK_STR(show.data, "rank 1: a?2:b\nweft: rank 2 on h ended with status 5; the others were "
+                         "stopped\n");
+    text_free(&stream);
+    text_free(&rest);
+    text_free(&show);
+}
