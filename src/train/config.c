@@ -134,15 +134,6 @@ static void derive_folders(struct train_config *config) {
     }
 }
 
-// The largest divisor of the batch that keeps a micro-batch within 8,192 tokens.
-static int usual_micro_batch(const struct train_config *config) {
-    enum { MOST_TOKENS = 8192 };
-    for (int rows = config->batch; rows > 1; rows--)
-        if (config->batch % rows == 0 && (int64_t)rows * config->context <= MOST_TOKENS)
-            return rows;
-    return 1;
-}
-
 static int resolve(struct train_config *config, const struct written *written, struct err *err) {
     if (assign_defaults(config, err) != 0) return -1;
     for (int i = 0; i < config_option_count; i++)
@@ -153,7 +144,8 @@ static int resolve(struct train_config *config, const struct written *written, s
     if (config_model_finish(config, err) != 0) return -1;
     derive_int(config, CONFIG_OPTION(context), &config->context, config->model.context,
                "model.context");
-    derive_int(config, CONFIG_OPTION(micro_batch), &config->micro_batch, usual_micro_batch(config),
+    derive_int(config, CONFIG_OPTION(micro_batch), &config->micro_batch,
+               config_usual_micro_batch(config, config->dp > 0 ? config->dp : 1),
                "train.batch and data.context");
     derive_folders(config);
     return config_cross_check(config, err);

@@ -10,12 +10,13 @@
 #include "data/loader.h"
 #include "device/device.h"
 #include "engine/engine.h"
+#include "layout/layout.h"
 #include "model/model.h"
 #include "train/schedule.h"
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { CONFIG_TEXT_BYTES = 1024, CONFIG_LIST_BYTES = 8192, CONFIG_MAX_OPTIONS = 128 };
+enum { CONFIG_TEXT_BYTES = 1024, CONFIG_LIST_BYTES = 8192, CONFIG_MAX_OPTIONS = 160 };
 
 enum config_source { SOURCE_DEFAULT, SOURCE_DERIVED, SOURCE_FILE, SOURCE_COMMAND_LINE };
 struct config_origin {
@@ -26,14 +27,21 @@ struct config_origin {
 
 enum config_precision { PRECISION_BF16, PRECISION_FP32 };
 enum config_switch { SWITCH_AUTO, SWITCH_ON, SWITCH_OFF };
+enum config_gather { GATHER_AUTO, GATHER_BF16, GATHER_FP32 };
+enum config_reduce { REDUCE_PER_STEP, REDUCE_PER_MICRO_BATCH };
+enum config_placement { PLACEMENT_AUTO, PLACEMENT_LOOP, PLACEMENT_V };
+enum config_cp_kind { CP_RING, CP_GATHER };
+enum config_cp_balance { CP_SEQUENCE, CP_DOCUMENT };
+enum config_aux_scope { AUX_SEQUENCE, AUX_GLOBAL };
 
 struct train_config {
     char path[CONFIG_TEXT_BYTES];                    // of the file, or ""
     struct config_origin origin[CONFIG_MAX_OPTIONS]; // by place in the table
 
     char preset[64], from[CONFIG_TEXT_BYTES];
-    char windows[CONFIG_LIST_BYTES], stops[256];
+    char windows[CONFIG_LIST_BYTES], stops[256], dense_layers[CONFIG_LIST_BYTES];
     struct model_config model;
+    int base_experts; // of the preset, folder or family, before the model's own keys
 
     char train_sets[CONFIG_LIST_BYTES], weights[CONFIG_LIST_BYTES];
     char validation_sets[CONFIG_LIST_BYTES];
@@ -64,6 +72,37 @@ struct train_config {
 
     int threads;
     enum device_isa isa;
+
+    int tp, pp, cp, dp, ep; // dp 0: what the world leaves over
+    char order[64];
+    enum config_switch sequence_parallel;
+    int zero;
+
+    enum pipeline_kind pipeline;
+    int chunks; // 0: the schedule's own
+    enum config_placement placement;
+    char pipeline_file[CONFIG_TEXT_BYTES], pipeline_layers[CONFIG_TEXT_BYTES];
+    bool count_ends;
+
+    uint64_t bucket_bytes;
+    enum config_reduce reduce;
+    int shard; // 0: all of dp x cp
+    enum config_gather gather_precision;
+    enum config_precision reduce_precision, accumulate_precision;
+    int prefetch, gathers_in_flight;
+
+    enum config_cp_kind cp_kind;
+    enum config_cp_balance cp_balance;
+
+    // model.aux_coefficient is moe.aux
+    double z_coefficient;
+    enum config_aux_scope aux_scope;
+    double capacity, bias_rate; // 0: dropless; no bias
+    int64_t wave;               // tokens; 0: planned from the model
+
+    double watchdog_seconds, link_latency_seconds, link_bytes_per_second;
+    bool check_order;
+    int ranks_per_host;
 
     double learning_rate, beta1, beta2, eps, weight_decay, clip;
 
@@ -105,6 +144,17 @@ int config_differences(const struct train_config *then, const struct train_confi
 // Documentation of the whole table: plain text or Markdown. `key` NULL: all. -1 when memory is
 // short, 1 when the key is unknown (`nearest` then gets a name or NULL).
 int config_document(const char *key, bool markdown, struct text *out, const char **nearest);
+
+// The layout of this configuration on a world of `ranks`: fills in dp, splits the layers, and
+// checks all that must divide, the batch included, before any memory is taken. A micro-batch that
+// the user did not give is made to fit (config->micro_batch), so this comes before config_engine
+// and config_loader.
+int config_layout(struct train_config *config, int ranks, struct layout *layout, struct err *err);
+// The number of micro-batches of a step on each data rank.
+int config_micro_batches(const struct train_config *config, const struct layout *layout);
+// How the engine talks: all but comm, rank, layout and the text of a schedule file.
+void config_parallel(const struct train_config *config, struct engine_parallel *out);
+void config_comm(const struct train_config *config, struct comm_options *out);
 
 // What the rooms below want to know.
 void config_engine(const struct train_config *config, struct engine_options *out);

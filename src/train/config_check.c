@@ -11,46 +11,58 @@ static int count_items(const char *list) {
     return count;
 }
 
-// Divisors of `total` next to `wanted`, as "4 or 8".
-static void near_divisors(int total, int wanted, char out[64]) {
-    int below = wanted < total ? wanted : total, above = wanted;
-    while (below > 1 && total % below != 0) below--;
-    while (above < total && total % above != 0) above++;
-    if (above > total || below == above)
-        snprintf(out, 64, "%d", below);
+// The batch that `parts` divides next to `batch`, as "8 or 16".
+static const char *near_batches(int batch, int64_t parts, char out[64]) {
+    int64_t below = batch / parts * parts, above = below + parts;
+    if (below > 0)
+        snprintf(out, 64, "%lld or %lld", (long long)below, (long long)above);
     else
-        snprintf(out, 64, "%d or %d", below, above);
+        snprintf(out, 64, "%lld", (long long)above);
+    return out;
 }
 
-static int check_batches(const struct train_config *c, struct err *err) {
-    char near[64], place[1200];
-    if (c->batch % c->micro_batch != 0) {
-        near_divisors(c->batch, c->micro_batch, near);
-        char batches[64];
-        int below = c->batch / c->micro_batch * c->micro_batch, above = below + c->micro_batch;
-        if (below > 0)
-            snprintf(batches, sizeof batches, "%d or %d", below, above);
-        else
-            snprintf(batches, sizeof batches, "%d", above);
+int config_usual_micro_batch(const struct train_config *config, int replicas) {
+    enum { MOST_TOKENS = 8192 };
+    int share = config->batch % replicas == 0 ? config->batch / replicas : config->batch;
+    for (int rows = share; rows > 1; rows--)
+        if (share % rows == 0 && (int64_t)rows * config->context / config->cp <= MOST_TOKENS)
+            return rows;
+    return 1;
+}
+
+int config_check_batches(const struct train_config *c, int replicas, struct err *err) {
+    char near[64], batches[64], place[1200];
+    int64_t parts = (int64_t)replicas * c->micro_batch;
+    if (c->batch % replicas != 0)
+        return err_set(
+            err, ERR_USAGE,
+            "%s: train.batch (%d) is not a multiple of the %d replicas of dp, each of which takes "
+            "an equal share; with this batch dp can be %s, or with this dp the batch %s",
+            config_place(c, CONFIG_OPTION(batch), place), c->batch, replicas,
+            mesh_nearest_divisors(c->batch, replicas, near),
+            near_batches(c->batch, parts, batches));
+    if (c->batch % parts != 0)
         return err_set(err, ERR_USAGE,
-                       "%s: train.micro_batch (%d) does not divide train.batch (%d); with this "
+                       "%s: train.micro_batch (%d) does not divide %s (%d%s); with this "
                        "batch use a micro-batch of %s, or with this micro-batch a batch of %s",
-                       config_place(c, CONFIG_OPTION(micro_batch), place), c->micro_batch, c->batch,
-                       near, batches);
-    }
+                       config_place(c, CONFIG_OPTION(micro_batch), place), c->micro_batch,
+                       replicas > 1 ? "a replica's share of train.batch" : "train.batch",
+                       c->batch / replicas, replicas > 1 ? ", train.batch / dp" : "",
+                       mesh_nearest_divisors(c->batch / replicas, c->micro_batch, near),
+                       near_batches(c->batch, parts, batches));
     struct train_schedule s;
     config_schedule(c, &s);
     if (schedule_parse_ramp(&s, c->batch_ramp, err) != 0)
         return err_context(err, "%s: train.batch_ramp",
                            config_place(c, CONFIG_OPTION(batch_ramp), place));
     for (int i = 0; i < s.ramp_count; i++)
-        if (s.ramp[i].batch % c->micro_batch != 0 || s.ramp[i].batch > c->batch)
+        if (s.ramp[i].batch % parts != 0 || s.ramp[i].batch > c->batch)
             return err_set(
                 err, ERR_USAGE,
-                "%s: train.batch_ramp: %d must be a multiple of train.micro_batch (%d) and at "
+                "%s: train.batch_ramp: %d must be a multiple of train.micro_batch (%d)%s and at "
                 "most train.batch (%d)",
                 config_place(c, CONFIG_OPTION(batch_ramp), place), s.ramp[i].batch, c->micro_batch,
-                c->batch);
+                replicas > 1 ? " times the replicas of dp" : "", c->batch);
     return 0;
 }
 
@@ -125,8 +137,9 @@ static int small_vocabulary(const struct train_config *c, struct err *err) {
 }
 
 int config_cross_check(struct train_config *config, struct err *err) {
-    if (check_data(config, err) != 0 || check_batches(config, err) != 0 ||
-        check_schedule(config, err) != 0)
+    int replicas = config->dp > 0 ? config->dp : 1; // 0: the world is not known yet
+    if (check_data(config, err) != 0 || config_check_batches(config, replicas, err) != 0 ||
+        check_schedule(config, err) != 0 || config_check_parallel(config, err) != 0)
         return -1;
     if (config->from[0]) return 0;
     // ids that are written into exported models must exist there

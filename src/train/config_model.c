@@ -9,7 +9,8 @@
 #include <string.h>
 
 static bool is_model_key(int option) {
-    return strncmp(config_options[option].key, "model.", 6) == 0;
+    return strncmp(config_options[option].key, "model.", 6) == 0 ||
+           option == CONFIG_OPTION(model.aux_coefficient);
 }
 
 static int base_from_folder(struct train_config *config, struct err *err) {
@@ -33,6 +34,12 @@ void config_model_lists(struct train_config *config) {
     for (int i = 0; i < m->stop_count && at + 16 < sizeof config->stops; i++)
         at += (size_t)snprintf(config->stops + at, sizeof config->stops - at, "%s%d", i ? "," : "",
                                m->stop_ids[i]);
+    at = 0;
+    config->dense_layers[0] = 0;
+    for (int i = 0; i < m->layers && m->experts > 0; i++)
+        if (m->layer_dense[i])
+            at += (size_t)snprintf(config->dense_layers + at, sizeof config->dense_layers - at,
+                                   "%s%d", at ? "," : "", i);
 }
 
 int config_model_base(struct train_config *config, struct err *err) {
@@ -66,6 +73,7 @@ int config_model_base(struct train_config *config, struct err *err) {
                        "model.family is %s, but %s gives a model of the other family",
                        family == FAMILY_GPT2 ? "gpt2" : "llama", reason);
     config_model_lists(config);
+    config->base_experts = config->model.experts;
     for (int i = 0; i < config_option_count; i++)
         if (is_model_key(i) && !config_is_set(config, i) && i != CONFIG_OPTION(preset) &&
             i != CONFIG_OPTION(from))
@@ -121,6 +129,26 @@ static void follow(struct train_config *config, int option, int *field, bool cha
     config->origin[option] = (struct config_origin){SOURCE_DERIVED, 0, reason};
 }
 
+// A model that becomes one of experts, or no longer is one, by its keys.
+static void follow_experts(struct train_config *config) {
+    struct model_config *m = &config->model;
+    const char *reason = "model.experts";
+    bool none = m->experts == 0;
+    if (!config_is_set(config, CONFIG_OPTION(model.experts))) return;
+    follow(config, CONFIG_OPTION(model.top_k), &m->top_k, none, none ? 0 : 2, reason);
+    follow(config, CONFIG_OPTION(model.expert_ffn), &m->expert_ffn, none, none ? 0 : m->ffn,
+           "model.ffn");
+    if (none) follow(config, CONFIG_OPTION(model.shared_ffn), &m->shared_ffn, true, 0, reason);
+    if (config->base_experts > 0) return;
+    if (!config_is_set(config, CONFIG_OPTION(model.norm_top_k))) {
+        m->norm_top_k = !none;
+        config->origin[CONFIG_OPTION(model.norm_top_k)] =
+            (struct config_origin){SOURCE_DERIVED, 0, reason};
+    }
+    if (!config_is_set(config, CONFIG_OPTION(model.aux_coefficient)))
+        m->aux_coefficient = none ? 0 : 0.01;
+}
+
 static int sizes(struct train_config *config, struct err *err) {
     struct model_config *m = &config->model;
     bool hidden = config_is_set(config, CONFIG_OPTION(model.hidden));
@@ -134,6 +162,7 @@ static int sizes(struct train_config *config, struct err *err) {
         int ffn = m->family == FAMILY_GPT2 ? 4 * m->hidden : (8 * m->hidden / 3 + 63) / 64 * 64;
         follow(config, CONFIG_OPTION(model.ffn), &m->ffn, hidden, ffn, "model.hidden");
     }
+    follow_experts(config);
     const struct {
         const char *key;
         int value;
@@ -171,11 +200,39 @@ static int windows(struct train_config *config, struct err *err) {
                            MODEL_MAX_STOPS);
         m->stop_ids[m->stop_count++] = (int32_t)strtol(at, &at, 10);
     }
-    config_model_lists(config);
+    return 0;
+}
+
+static int dense_layers(struct train_config *config, struct err *err) {
+    struct model_config *m = &config->model;
+    memset(m->layer_dense, 0, sizeof m->layer_dense);
+    for (char *at = config->dense_layers; *at && m->experts > 0; at += *at == ',') {
+        double layer = strtod(at, &at);
+        if (layer != (int)layer || layer >= m->layers)
+            return err_set(err, ERR_USAGE,
+                           "model.dense_layers: %g is not one of the %d layers, which count from 0",
+                           layer, m->layers);
+        m->layer_dense[(int)layer] = true;
+    }
+    return 0;
+}
+
+// Keys of experts that a dense model would leave unheard.
+static int check_experts(const struct train_config *config, struct err *err) {
+    char place[1200];
+    for (int i = 0; i < config_option_count && config->model.experts == 0; i++)
+        if (config_is_set(config, i) && config_needs_experts(&config_options[i]))
+            return err_set(err, ERR_USAGE,
+                           "%s: %s is for models with experts, and this one has none; set "
+                           "model.experts, or leave the key away",
+                           config_place(config, i, place), config_options[i].key);
     return 0;
 }
 
 int config_model_finish(struct train_config *config, struct err *err) {
-    if (sizes(config, err) != 0 || windows(config, err) != 0) return -1;
+    if (sizes(config, err) != 0 || windows(config, err) != 0 || dense_layers(config, err) != 0)
+        return -1;
+    if (check_experts(config, err) != 0) return -1;
+    config_model_lists(config);
     return model_config_check(&config->model, err);
 }

@@ -5,9 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-// Rotary keys mean nothing to learned positions.
+// Rotary keys mean nothing to learned positions, nor those of experts to a dense model.
 static bool is_used(const struct train_config *config, const struct option *o) {
-    return !(config->model.learned_positions && strncmp(o->key, "model.rope.", 11) == 0);
+    if (config->model.learned_positions && strncmp(o->key, "model.rope.", 11) == 0) return false;
+    return config->model.experts > 0 || !config_needs_experts(o);
 }
 
 // Prints the group names of `key` that the line before did not have; returns the depth.

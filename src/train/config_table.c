@@ -17,7 +17,7 @@ const struct option config_options[] = {
     {"model.family", OPTION_CHOICE, AT(model.family), NULL, 0, 0, "gpt2|llama", NULL,
      "gpt2: LayerNorm, learned positions, GELU, biases, tied head; llama: RMSNorm, rotary positions, SwiGLU. Needed without preset and from"},
     {"model.variant", OPTION_TEXT, AT(model.variant), NULL, 0, 0, NULL, NULL,
-     "model_type on export (gpt2, llama, mistral, qwen2, qwen3, olmo2); follows from the family"},
+     "model_type on export (gpt2, llama, mistral, qwen2, qwen3, olmo2, mixtral, qwen3_moe); follows from the family"},
     {"model.layers", OPTION_INT, AT(model.layers), NULL, 1, MODEL_MAX_LAYERS, NULL, "layers", "transformer blocks"},
     {"model.hidden", OPTION_INT, AT(model.hidden), NULL, 1, 1 << 20, NULL, "features", "width of the residual stream"},
     {"model.heads", OPTION_INT, AT(model.heads), NULL, 1, 1 << 16, NULL, "heads", "query heads"},
@@ -38,6 +38,17 @@ const struct option config_options[] = {
     {"model.qkv_bias", OPTION_BOOL, AT(model.qkv_bias), NULL, 0, 0, NULL, NULL, "biases of query, key and value projections"},
     {"model.out_bias", OPTION_BOOL, AT(model.out_bias), NULL, 0, 0, NULL, NULL, "bias of the attention's output projection"},
     {"model.mlp_bias", OPTION_BOOL, AT(model.mlp_bias), NULL, 0, 0, NULL, NULL, "biases of the MLP"},
+    {"model.experts", OPTION_INT, AT(model.experts), NULL, 0, 1 << 16, NULL, "experts",
+     "experts of a layer (llama): the MLP becomes a router and so many MLPs. 0: a dense model"},
+    {"model.top_k", OPTION_INT, AT(model.top_k), NULL, 0, 64, NULL, "experts", "experts that a token visits; 2 unless given"},
+    {"model.expert_ffn", OPTION_INT, AT(model.expert_ffn), NULL, 0, 1 << 20, NULL, "features",
+     "inner width of an expert; model.ffn unless given"},
+    {"model.shared_ffn", OPTION_INT, AT(model.shared_ffn), NULL, 0, 1 << 20, NULL, "features",
+     "inner width of an expert that every token visits; 0: none"},
+    {"model.norm_top_k", OPTION_BOOL, AT(model.norm_top_k), NULL, 0, 0, NULL, NULL,
+     "weights of the chosen experts are divided by their sum; true unless given"},
+    {"model.dense_layers", OPTION_NUMBERS, AT(dense_layers), NULL, 0, MODEL_MAX_LAYERS - 1, NULL, "layers",
+     "layers of a model with experts, from 0, that have a dense MLP of width model.ffn"},
     {"model.tied_head", OPTION_BOOL, AT(model.tied_head), NULL, 0, 0, NULL, NULL, "the output head is the embedding table"},
     {"model.init_std", OPTION_REAL, AT(model.init_std), NULL, 0, 1, NULL, NULL,
      "deviation of initial matrices; output projections of a block divide it by sqrt(2 layers); 0.02 unless given"},
@@ -109,6 +120,74 @@ const struct option config_options[] = {
     // ---- device
     {"device.threads", OPTION_INT, AT(threads), "0", 0, 4096, NULL, "threads", "compute threads; 0: all that the process may use. Never changes a bit"},
     {"device.isa", OPTION_CHOICE, AT(isa), "best", 0, 0, "best|portable|avx2|avx512", NULL, "highest instruction set to use"},
+    // ---- parallel
+    {"parallel.tp", OPTION_INT, AT(tp), "1", 1, 1 << 16, NULL, "ranks", "tensor parallelism: parts of each matrix"},
+    {"parallel.pp", OPTION_INT, AT(pp), "1", 1, LAYOUT_MAX_STAGES, NULL, "ranks", "pipeline parallelism: ranks over which the layers are spread"},
+    {"parallel.cp", OPTION_INT, AT(cp), "1", 1, 1 << 16, NULL, "ranks", "context parallelism: parts of each sequence"},
+    {"parallel.dp", OPTION_INT, AT(dp), "0", 0, 1 << 20, NULL, "ranks", "data parallelism: replicas with other sequences; 0: what the world leaves over"},
+    {"parallel.ep", OPTION_INT, AT(ep), "1", 1, 1 << 16, NULL, "ranks",
+     "expert parallelism: ranks of dp x cp over which the experts of a layer are spread"},
+    {"parallel.order", OPTION_LIST, AT(order), "pp,dp,cp,tp", 0, 0, NULL, NULL,
+     "axes from the outermost to the innermost; ranks that differ in the last are neighbours, mostly on one host"},
+    {"parallel.sequence", OPTION_CHOICE, AT(sequence_parallel), "auto", 0, 0, "auto|true|false", NULL,
+     "sequence parallelism: outside of the matrices the tokens are cut over tp; auto: true when tp is above 1"},
+    {"parallel.zero", OPTION_INT, AT(zero), "0", 0, 3, NULL, NULL,
+     "what is cut over data ranks: 1 optimizer state, 2 and gradients, 3 and weights; 0: nothing"},
+    // ---- pipeline
+    {"pipeline.schedule", OPTION_CHOICE, AT(pipeline), "1f1b", 0, 0, "gpipe|1f1b|interleaved|zb-h1|zb-v|file", NULL,
+     "order of forward and backward over stages; file: a list of the user's own"},
+    {"pipeline.chunks", OPTION_INT, AT(chunks), "0", 0, LAYOUT_MAX_CHUNKS, NULL, "stages",
+     "stages of each rank; 0: the schedule's own (interleaved and zb-v 2, else 1)"},
+    {"pipeline.placement", OPTION_CHOICE, AT(placement), "auto", 0, 0, "auto|loop|v", NULL,
+     "loop: stage s on rank s mod pp; v: rank r holds stages r and 2 pp - 1 - r; auto: v for zb-v, else loop"},
+    {"pipeline.file", OPTION_TEXT, AT(pipeline_file), "", 0, 0, NULL, NULL, "CSV file of schedule = file, as weft schedule --csv writes it"},
+    {"pipeline.layers", OPTION_NUMBERS, AT(pipeline_layers), "", 1, MODEL_MAX_LAYERS, NULL, "layers",
+     "layers of each stage; as even as possible unless given, longer stages first"},
+    {"pipeline.count_ends", OPTION_BOOL, AT(count_ends), "false", 0, 0, NULL, NULL,
+     "embedding and head weigh as much as a layer each when layers are spread"},
+    // ---- zero
+    {"zero.bucket_size", OPTION_SIZE, AT(bucket_bytes), "32 MB", 4096, 1e12, NULL, "bytes",
+     "FP32 gradients that are reduced together; stages 2 and 3 reduce layer by layer. Never changes a bit"},
+    {"zero.reduce", OPTION_CHOICE, AT(reduce), "per_step", 0, 0, "per_step|per_micro_batch", NULL,
+     "stages 0 and 1: gradients are summed over ranks once a step, or after each micro-batch, as stages 2 and 3 always do"},
+    {"zero.shard", OPTION_INT, AT(shard), "0", 0, 1 << 20, NULL, "ranks",
+     "data ranks that share one copy of what is cut (hybrid sharding); 0: all of dp x cp"},
+    {"zero.gather_precision", OPTION_CHOICE, AT(gather_precision), "auto", 0, 0, "auto|bf16|fp32", NULL,
+     "of weights on the wire; auto: train.precision"},
+    {"zero.reduce_precision", OPTION_CHOICE, AT(reduce_precision), "fp32", 0, 0, "bf16|fp32", NULL,
+     "of gradients on the wire; they are added in FP32"},
+    {"zero.accumulate_precision", OPTION_CHOICE, AT(accumulate_precision), "fp32", 0, 0, "bf16|fp32", NULL,
+     "of gradients in memory, over micro-batches"},
+    {"zero.prefetch", OPTION_INT, AT(prefetch), "1", 0, MODEL_MAX_LAYERS, NULL, "layers", "stage 3: layers gathered ahead of the one that computes"},
+    {"zero.gathers_in_flight", OPTION_INT, AT(gathers_in_flight), "2", 1, 64, NULL, "gathers", "stage 3: most gathers at a time"},
+    // ---- cp
+    {"cp.kind", OPTION_CHOICE, AT(cp_kind), "ring", 0, 0, "ring|gather", NULL,
+     "ring: keys and values go round behind compute; gather: every rank gets all of them at once"},
+    {"cp.balance", OPTION_CHOICE, AT(cp_balance), "sequence", 0, 0, "sequence|document", NULL,
+     "each rank takes an early and a late part of the packed sequence, or of each document"},
+    // ---- moe
+    {"moe.aux", OPTION_REAL, AT(model.aux_coefficient), NULL, 0, 100, NULL, NULL,
+     "coefficient of the load-balancing loss; that of the model's kind, or 0.01, unless given"},
+    {"moe.aux_scope", OPTION_CHOICE, AT(aux_scope), "sequence", 0, 0, "sequence|global", NULL,
+     "tokens whose loads are balanced: of each sequence, or of the whole step"},
+    {"moe.z", OPTION_REAL, AT(z_coefficient), "0", 0, 100, NULL, NULL, "coefficient of the loss that keeps router logits small"},
+    {"moe.capacity", OPTION_REAL, AT(capacity), "0", 0, 1e6, NULL, NULL,
+     "most tokens of an expert, per sequence, as a multiple of an even load; what is above is dropped and counted. 0: nothing is dropped"},
+    {"moe.bias_rate", OPTION_REAL, AT(bias_rate), "0", 0, 1, NULL, NULL,
+     "balance by a bias on the choice of experts that moves by so much a step; 0: none"},
+    {"moe.wave", OPTION_LONG, AT(wave), "0", 0, 1e9, NULL, "tokens",
+     "rows that a rank's experts process at a time, which bounds their memory; 0: planned from the model"},
+    // ---- comm
+    {"comm.watchdog", OPTION_REAL, AT(watchdog_seconds), "600", 0.1, 1e6, NULL, "seconds",
+     "a rank that does not arrive for so long ends the run, by name"},
+    {"comm.check_order", OPTION_BOOL, AT(check_order), "false", 0, 0, NULL, NULL,
+     "compare the order of operations over ranks, to find a rank that takes another branch"},
+    {"comm.link_latency", OPTION_REAL, AT(link_latency_seconds), "0", 0, 10, NULL, "seconds",
+     "for studies: delay of messages between hosts"},
+    {"comm.link_rate", OPTION_REAL, AT(link_bytes_per_second), "0", 0, 1e15, NULL, "bytes/s",
+     "for studies: rate of a link between hosts, one way; 0: as it is"},
+    {"comm.ranks_per_host", OPTION_INT, AT(ranks_per_host), "0", 0, 1 << 20, NULL, "ranks",
+     "for studies: ranks that count as one host; 0: the hosts that there are"},
     // ---- optimizer
     {"optimizer.learning_rate", OPTION_REAL, AT(learning_rate), "0.001", 0, 1000, NULL, NULL, "peak learning rate of AdamW"},
     {"optimizer.beta1", OPTION_REAL, AT(beta1), "0.9", 0, 0.999999, NULL, NULL, "decay of the first moment"},
@@ -152,6 +231,15 @@ int config_find_field(size_t offset) {
     for (int i = 0; i < config_option_count; i++)
         if (config_options[i].offset == offset) return i;
     return -1;
+}
+
+bool config_needs_experts(const struct option *o) {
+    static const char *const keys[] = {"model.top_k", "model.expert_ffn", "model.shared_ffn",
+                                       "model.norm_top_k", "model.dense_layers"};
+    if (strncmp(o->key, "moe.", 4) == 0) return true;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (strcmp(o->key, keys[i]) == 0) return true;
+    return false;
 }
 
 static const char *last_word(const char *key) {

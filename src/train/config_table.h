@@ -29,9 +29,10 @@ struct option {
 extern const struct option config_options[];
 extern const int config_option_count;
 
-int config_find(const char *key);            // place in the table, or -1
-int config_find_field(size_t offset);        // by offsetof
-const char *config_nearest(const char *key); // full key that was perhaps meant, or NULL
+int config_find(const char *key);                  // place in the table, or -1
+int config_find_field(size_t offset);              // by offsetof
+const char *config_nearest(const char *key);       // full key that was perhaps meant, or NULL
+bool config_needs_experts(const struct option *o); // says something about experts only
 int config_choice_count(const struct option *o);
 const char *config_choice(const struct option *o, int place, char out[64]);
 
@@ -53,12 +54,18 @@ const char *config_place(const struct train_config *config, int option, char out
 // and what follows from the rest afterwards.
 int config_model_base(struct train_config *config, struct err *err);
 int config_model_finish(struct train_config *config, struct err *err);
-// model.window and model.stops as text, from the model.
+// model.window, model.stops and model.dense_layers as text, from the model.
 void config_model_lists(struct train_config *config);
 // Loads data.tokenizer, if given and not loaded yet, for its vocabulary and fingerprint.
 int config_read_tokenizer(struct train_config *config, struct err *err);
-// Checks between keys.
+// Checks between keys; those of parallel layouts (as far as no world is known) in a file of their
+// own.
 int config_cross_check(struct train_config *config, struct err *err);
+int config_check_parallel(const struct train_config *config, struct err *err);
+// Whether the batch, and every batch of the ramp, is micro-batches of `replicas` equal shares.
+int config_check_batches(const struct train_config *config, int replicas, struct err *err);
+// The largest divisor of a replica's sequences that keeps a micro-batch within 8,192 tokens a rank.
+int config_usual_micro_batch(const struct train_config *config, int replicas);
 
 static inline bool config_is_set(const struct train_config *config, int option) {
     return config->origin[option].source >= SOURCE_FILE;
