@@ -95,6 +95,10 @@ static void attention(struct generator *g, int rows, int layer, const void *x) {
 // delta = MLP of the rows x
 static void mlp(struct generator *g, int rows, int layer, const void *x) {
     const struct model_config *c = &g->model->config;
+    if (model_layer_has_experts(c, layer)) {
+        generator_experts(g, rows, layer, x);
+        return;
+    }
     product(g, rows, layer, PARAM_UP, x, generator_vector(g, layer, PARAM_UP_BIAS), g->up);
     if (c->activation == ACTIVATION_SWIGLU)
         g->device->swiglu_forward(g->device, g->options.compute, rows, c->ffn, g->up, g->activated);

@@ -5,11 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_CHUNK = 256, OTHER_SLOTS = 32 };
+enum { DEFAULT_CHUNK = 256, OTHER_SLOTS = 64 };
 
-// Puts a buffer on the list; `place` gets its address once the arena stands.
-static int want(struct generator *g, void *place, enum buffer_kind kind, int layer, uint64_t bytes,
-                const char *name, struct err *err) {
+int generator_want(struct generator *g, void *place, enum buffer_kind kind, int layer,
+                   uint64_t bytes, const char *name, struct err *err) {
     int buffer = memory_plan_add(&g->plan, kind, layer, -1, bytes, "%s", name);
     if (buffer < 0) return err_set(err, ERR_MEMORY, "generator: no memory for the plan");
     g->slots[g->slot_count++] = (struct generator_slot){place, buffer};
@@ -17,26 +16,44 @@ static int want(struct generator *g, void *place, enum buffer_kind kind, int lay
 }
 
 static bool is_product(enum param_role role) {
-    return role == PARAM_QKV || role == PARAM_OUT || role == PARAM_UP || role == PARAM_DOWN;
+    switch (role) {
+    case PARAM_QKV:
+    case PARAM_OUT:
+    case PARAM_UP:
+    case PARAM_DOWN:
+    case PARAM_ROUTER:
+    case PARAM_EXPERT_UP:
+    case PARAM_EXPERT_DOWN:
+    case PARAM_SHARED_UP:
+    case PARAM_SHARED_DOWN:
+        return true;
+    default:
+        return false;
+    }
+}
+
+// Vectors and the router stay FP32.
+static enum dtype param_type(const struct generator *g, const struct param *p) {
+    return param_is_matrix(p) && p->role != PARAM_ROUTER ? g->options.compute : DTYPE_F32;
 }
 
 static int plan_weights(struct generator *g, struct err *err) {
     const struct model *m = g->model;
-    enum dtype type = g->options.compute;
     for (int i = 0; i < m->param_count; i++) {
         const struct param *p = &m->params[i];
-        uint64_t element = param_is_matrix(p) ? dtype_bytes(type) : 4;
-        uint64_t bytes = (uint64_t)param_elements_padded(p) * element;
-        if (want(g, &g->values[i], BUFFER_WEIGHT, p->layer, bytes, p->name, err) != 0) return -1;
+        uint64_t bytes = (uint64_t)param_elements_padded(p) * dtype_bytes(param_type(g, p));
+        if (generator_want(g, &g->values[i], BUFFER_WEIGHT, p->layer, bytes, p->name, err) != 0)
+            return -1;
     }
     for (int i = 0; i < m->param_count; i++) {
         const struct param *p = &m->params[i];
         bool head = i == g->head_param;
         if (!head && !is_product(p->role)) continue;
         struct device_weight *w = head ? &g->head : &g->weights[i];
-        *w = (struct device_weight){.n = p->rows_padded, .k = p->columns, .type = type};
+        *w = (struct device_weight){.n = p->rows_padded, .k = p->columns, .type = param_type(g, p)};
         uint64_t bytes = g->device->pack_bytes(g->device, w, false);
-        if (bytes && want(g, &w->packed_forward, BUFFER_PACKED, p->layer, bytes, p->name, err) != 0)
+        if (bytes && generator_want(g, &w->packed_forward, BUFFER_PACKED, p->layer, bytes, p->name,
+                                    err) != 0)
             return -1;
     }
     return 0;
@@ -46,20 +63,24 @@ static int plan_cache(struct generator *g, struct err *err) {
     const struct model_config *c = &g->model->config;
     uint64_t element = dtype_bytes(g->options.compute), context = (uint64_t)g->options.context;
     for (int layer = 0; layer < c->layers; layer++)
-        if (want(g, &g->cache[layer], BUFFER_ACTIVATION, layer,
-                 context * 2 * (uint64_t)model_kv_width(c) * element, "key/value cache", err) != 0)
+        if (generator_want(g, &g->cache[layer], BUFFER_ACTIVATION, layer,
+                           context * 2 * (uint64_t)model_kv_width(c) * element, "key/value cache",
+                           err) != 0)
             return -1;
     if (c->learned_positions) return 0;
     uint64_t table = context * (uint64_t)(c->head_dim / 2) * 4;
-    if (want(g, &g->cosine, BUFFER_TABLE, -1, table, "rotary cosine", err) != 0) return -1;
-    return want(g, &g->sine, BUFFER_TABLE, -1, table, "rotary sine", err);
+    if (generator_want(g, &g->cosine, BUFFER_TABLE, -1, table, "rotary cosine", err) != 0)
+        return -1;
+    return generator_want(g, &g->sine, BUFFER_TABLE, -1, table, "rotary sine", err);
 }
 
 static int plan_pass(struct generator *g, struct err *err) {
     const struct model_config *c = &g->model->config;
     uint64_t rows = (uint64_t)g->options.chunk, element = dtype_bytes(g->options.compute);
     uint64_t hidden = rows * (uint64_t)c->hidden * element;
-    uint64_t ffn = rows * (uint64_t)c->ffn * element;
+    int widest = c->ffn > c->expert_ffn ? c->ffn : c->expert_ffn;
+    if (c->shared_ffn > widest) widest = c->shared_ffn;
+    uint64_t ffn = rows * (uint64_t)widest * element;
     bool swiglu = c->activation == ACTIVATION_SWIGLU;
     uint64_t padded = (uint64_t)g->head.n;
     const struct {
@@ -85,7 +106,8 @@ static int plan_pass(struct generator *g, struct err *err) {
         {&g->losses, BUFFER_DATA, GENERATOR_HEAD_ROWS * 4, "losses"},
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
-        if (want(g, list[i].place, list[i].kind, -1, list[i].bytes, list[i].name, err) != 0)
+        if (generator_want(g, list[i].place, list[i].kind, -1, list[i].bytes, list[i].name, err) !=
+            0)
             return -1;
     return 0;
 }
@@ -106,7 +128,8 @@ static int plan_workspace(struct generator *g, struct err *err) {
     uint64_t attention_bytes = 0;
     for (int rows = g->options.chunk; rows > 0; rows = generator_next_size(rows)) {
         for (int i = 0; i < g->model->param_count; i++)
-            if (g->weights[i].n && prepare(g, &g->weights[i], rows, type, err) != 0) return -1;
+            if (g->weights[i].n && prepare(g, &g->weights[i], rows, g->weights[i].type, err) != 0)
+                return -1;
         for (int layer = 0; layer < c->layers; layer++) {
             struct device_attention shape = {.type = type,
                                              .queries = rows,
@@ -121,11 +144,11 @@ static int plan_workspace(struct generator *g, struct err *err) {
     }
     for (int rows = GENERATOR_HEAD_ROWS; rows > 0; rows = generator_next_size(rows))
         if (prepare(g, &g->head, rows, DTYPE_F32, err) != 0) return -1;
-    if (want(g, &g->attention_workspace, BUFFER_WORKSPACE, -1, attention_bytes,
-             "attention workspace", err) != 0)
+    if (generator_want(g, &g->attention_workspace, BUFFER_WORKSPACE, -1, attention_bytes,
+                       "attention workspace", err) != 0)
         return -1;
-    return want(g, &g->workspace, BUFFER_WORKSPACE, -1, g->workspace_bytes, "product workspace",
-                err);
+    return generator_want(g, &g->workspace, BUFFER_WORKSPACE, -1, g->workspace_bytes,
+                          "product workspace", err);
 }
 
 static int make_lists(struct generator *g, struct err *err) {
@@ -140,7 +163,7 @@ static int make_lists(struct generator *g, struct err *err) {
     if (!g->slots || !g->index || !g->values || !g->weights || !g->cache)
         return err_set(err, ERR_MEMORY, "generator: no memory for the lists of %zu params", params);
     for (size_t i = 0; i < roles; i++) g->index[i] = -1;
-    for (int i = 0; i < m->param_count; i++)
+    for (int i = m->param_count - 1; i >= 0; i--) // of experts the first one counts
         g->index[(m->params[i].layer + 1) * PARAM_ROLE_COUNT + (int)m->params[i].role] = i;
     g->head_param = generator_param(g, -1, m->config.tied_head ? PARAM_EMBEDDING : PARAM_HEAD);
     return 0;
@@ -194,8 +217,8 @@ struct generator *generator_open(const struct model *model, struct device *devic
     g->model = model;
     g->device = device;
     if (set_options(g, options, err) != 0 || make_lists(g, err) != 0 || plan_weights(g, err) != 0 ||
-        plan_cache(g, err) != 0 || plan_pass(g, err) != 0 || plan_workspace(g, err) != 0 ||
-        take(g, err) != 0) {
+        plan_cache(g, err) != 0 || plan_pass(g, err) != 0 || generator_plan_experts(g, err) != 0 ||
+        plan_workspace(g, err) != 0 || take(g, err) != 0) {
         generator_close(g);
         return NULL;
     }
@@ -226,7 +249,7 @@ int generator_set_param(struct generator *g, int param, const float *values, str
                            "%s: element %lld is %f; the weights are damaged or their training "
                            "diverged",
                            p->name, (long long)i, (double)values[i]);
-    if (param_is_matrix(p) && g->options.compute == DTYPE_BF16)
+    if (param_type(g, p) == DTYPE_BF16)
         g->device->convert(g->device, count, values, DTYPE_F32, g->values[param], DTYPE_BF16);
     else
         memcpy(g->values[param], values, (size_t)count * 4);

@@ -11,6 +11,19 @@ struct generator_slot { // a pointer that waits for the arena
     int buffer;         // in the plan
 };
 
+struct generator_experts {        // of a pass through a layer with experts
+    float *input;                 // [chunk, hidden] FP32 for the router (bf16 mode)
+    float *router_logits, *score; // [chunk, experts]
+    float *lse;                   // [chunk]
+    int32_t *expert, *slot;       // [chunk, top_k] chosen expert and place of the row
+    float *weight;                // [chunk, top_k]
+    int32_t *token;               // [chunk top_k] of the sorted rows
+    float *row_weight;
+    int32_t *first; // [experts + 1]
+    void *gathered; // [chunk, hidden]
+    void *rows;     // [chunk top_k, hidden] results of the sorted rows
+};
+
 struct generator {
     const struct model *model;
     struct device *device;
@@ -34,12 +47,13 @@ struct generator {
     void *residual, *normed, *delta; // [chunk, hidden]
     void *qkv;                       // [chunk, qkv_width]
     void *attended;                  // [chunk, q_width]
-    void *up;                        // [chunk, ffn or 2 ffn]
+    void *up;                        // [chunk, ffn or 2 ffn], the widest of all MLPs
     void *activated;                 // [chunk, ffn]
     float *rstd;                     // [chunk, heads + kv_heads]
     float *logits;                   // [GENERATOR_HEAD_ROWS, padded vocab]
     int32_t *targets;                // [GENERATOR_HEAD_ROWS]
     float *losses;                   // [GENERATOR_HEAD_ROWS]
+    struct generator_experts experts;
     void *attention_workspace;
     void *workspace; // of the products
     uint64_t workspace_bytes;
@@ -63,3 +77,10 @@ static inline const float *generator_vector(const struct generator *g, int layer
     int i = generator_param(g, layer, role);
     return i < 0 ? NULL : g->values[i];
 }
+
+// Puts a buffer on the list; `place` gets its address once the arena stands.
+int generator_want(struct generator *g, void *place, enum buffer_kind kind, int layer,
+                   uint64_t bytes, const char *name, struct err *err);
+// experts.c: delta = MLP of the rows x in a layer with experts
+void generator_experts(struct generator *g, int rows, int layer, const void *x);
+int generator_plan_experts(struct generator *g, struct err *err);

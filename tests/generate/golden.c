@@ -150,6 +150,9 @@ FAMILY(qwen2, "qwen2")
 FAMILY(qwen2_window, "qwen2-window")
 FAMILY(qwen3, "qwen3")
 FAMILY(smollm2, "smollm2")
+FAMILY(mixtral, "mixtral")
+FAMILY(qwen3_moe, "qwen3-moe")
+FAMILY(qwen3_moe_norm, "qwen3-moe-norm")
 
 // Dynamic scaling is meant to go beyond the model's context; the frequencies follow the length.
 TEST(golden_llama_dynamic) {
