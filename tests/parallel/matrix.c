@@ -1,0 +1,204 @@
+// The same training run whatever the layout: each line of the table against one process (close),
+// against its own tensor, context, expert and data parallelism without pipeline, sharding and
+// overlap (the same bits), and against itself with other threads, buckets, recomputation and a
+// resume in the middle (the same bits). docs/determinism.md says why.
+#include "world.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GPIPE PIPELINE_GPIPE
+#define ONE PIPELINE_1F1B
+#define INTER PIPELINE_INTERLEAVED
+#define ZBH1 PIPELINE_ZB_H1
+#define ZBV PIPELINE_ZB_V
+
+// `fast`: also in `make test`; all of them in `make test-parallel`.
+static const struct line {
+    bool fast;
+    struct world_layout l;
+} lines[] = {
+    // clang-format off
+    // model, pp, dp, cp, tp, ep, zero, shard, schedule, chunks, rows
+    // data parallelism and ZeRO
+    {true,  {"llama",  1, 2, 1, 1, 1, 0, 0, ONE, 1, 1}},
+    {false, {"llama",  1, 4, 1, 1, 1, 0, 0, ONE, 1, 1}},
+    {true,  {"llama",  1, 2, 1, 1, 1, 1, 0, ONE, 1, 1}},
+    {true,  {"llama",  1, 4, 1, 1, 1, 1, 0, ONE, 1, 1}},
+    {false, {"gpt2",   1, 2, 1, 1, 1, 1, 0, ONE, 1, 2}},
+    {true,  {"gpt2",   1, 4, 1, 1, 1, 2, 0, ONE, 1, 2}},
+    {false, {"llama",  1, 4, 1, 1, 1, 2, 0, ONE, 1, 2}},
+    {true,  {"llama",  1, 4, 1, 1, 1, 3, 0, ONE, 1, 2}},
+    {true,  {"gpt2",   1, 2, 1, 1, 1, 3, 0, ONE, 1, 4}},
+    {false, {"untied", 1, 8, 1, 1, 1, 3, 0, ONE, 1, 1}},
+    {true,  {"untied", 1, 2, 1, 1, 1, 3, 0, ONE, 1, 1, .per_micro_batch = true}},
+    {true,  {"llama",  1, 2, 1, 1, 1, 2, 0, ONE, 1, 1, .per_micro_batch = true}},
+    {false, {"llama",  1, 2, 1, 1, 1, 1, 0, ONE, 1, 1, .per_micro_batch = true}},
+    {false, {"gpt2",   1, 4, 1, 1, 1, 0, 0, ONE, 1, 1, .per_micro_batch = true}},
+    {true,  {"llama",  1, 4, 1, 1, 1, 1, 2, ONE, 1, 1}},
+    {false, {"llama",  1, 4, 1, 1, 1, 3, 2, ONE, 1, 2}},
+    {false, {"gpt2",   1, 8, 1, 1, 1, 2, 4, ONE, 1, 1}},
+    // tensor and sequence parallelism
+    {true,  {"llama",  1, 1, 1, 2, 1, 0, 0, ONE, 1, 2}},
+    {true,  {"llama",  1, 1, 1, 4, 1, 0, 0, ONE, 1, 2}}, // kv_heads 2 < tp
+    {false, {"llama",  1, 1, 1, 8, 1, 0, 0, ONE, 1, 4}},
+    {true,  {"gpt2",   1, 1, 1, 2, 1, 0, 0, ONE, 1, 2}},
+    {false, {"gpt2",   1, 1, 1, 4, 1, 0, 0, ONE, 1, 1}},
+    {true,  {"llama",  1, 1, 1, 2, 1, 0, 0, ONE, 1, 2, .no_sequence = true}},
+    {false, {"gpt2",   1, 1, 1, 4, 1, 0, 0, ONE, 1, 2, .no_sequence = true}},
+    {false, {"llama",  1, 2, 1, 4, 1, 1, 0, ONE, 1, 2, .no_sequence = true}},
+    {true,  {"gpt2",   1, 2, 1, 2, 1, 1, 0, ONE, 1, 2}},
+    {false, {"llama",  1, 2, 1, 4, 1, 3, 0, ONE, 1, 4}},
+    {false, {"untied", 1, 4, 1, 2, 1, 2, 0, ONE, 1, 2}},
+    // pipelines
+    {true,  {"llama",  2, 1, 1, 1, 1, 0, 0, ONE, 1, 1}},
+    {true,  {"gpt2",   2, 1, 1, 1, 1, 0, 0, GPIPE, 1, 1}},
+    {false, {"llama",  4, 1, 1, 1, 1, 0, 0, GPIPE, 1, 1}},
+    {true,  {"gpt2",   4, 1, 1, 1, 1, 0, 0, ONE, 1, 1}},
+    {true,  {"llama",  2, 1, 1, 1, 1, 0, 0, INTER, 2, 1}},
+    {false, {"gpt2",   2, 1, 1, 1, 1, 0, 0, INTER, 2, 2}},
+    {true,  {"llama",  2, 1, 1, 1, 1, 0, 0, ZBH1, 1, 1}},
+    {false, {"gpt2",   4, 1, 1, 1, 1, 0, 0, ZBH1, 1, 1}},
+    {true,  {"gpt2",   2, 1, 1, 1, 1, 0, 0, ZBV, 2, 1}},
+    {true,  {"llama",  2, 1, 1, 1, 1, 0, 0, ZBV, 2, 1}},
+    {false, {"untied", 2, 1, 1, 1, 1, 0, 0, ZBV, 2, 2}},
+    {false, {"untied", 4, 1, 1, 1, 1, 0, 0, ZBH1, 1, 1}},
+    {true,  {"gpt2",   2, 2, 1, 1, 1, 1, 0, ONE, 1, 1}},
+    {true,  {"gpt2",   1, 3, 1, 1, 1, 1, 0, ONE, 1, 1, .samples = 6}},
+    {false, {"gpt2",   2, 3, 1, 1, 1, 1, 0, ONE, 1, 1, .samples = 12}},
+    {false, {"llama",  2, 3, 1, 1, 1, 3, 0, ONE, 1, 1, .samples = 6}},
+    {false, {"llama",  2, 4, 1, 1, 1, 1, 0, INTER, 2, 1}},
+    {false, {"gpt2",   4, 2, 1, 1, 1, 2, 0, ONE, 1, 1}},
+    {true,  {"llama",  2, 2, 1, 1, 1, 3, 0, ONE, 1, 1}},
+    {false, {"llama",  2, 2, 1, 1, 1, 3, 0, ZBV, 2, 1}},
+    {false, {"untied", 2, 2, 1, 1, 1, 2, 0, ZBH1, 1, 1}},
+    {false, {"gpt2",   2, 2, 1, 1, 1, 1, 0, ZBV, 2, 1}},
+    // context parallelism
+    {true,  {"llama",  1, 1, 2, 1, 1, 0, 0, ONE, 1, 1}},
+    {true,  {"gpt2",   1, 1, 4, 1, 1, 0, 0, ONE, 1, 2}},
+    {false, {"untied", 1, 1, 2, 1, 1, 0, 0, ONE, 1, 2}},
+    {true,  {"untied", 1, 1, 2, 1, 1, 0, 0, ONE, 1, 2, .gather_keys = true}},
+    {false, {"llama",  1, 1, 4, 1, 1, 0, 0, ONE, 1, 1, .gather_keys = true}},
+    {true,  {"llama",  1, 1, 2, 1, 1, 0, 0, ONE, 1, 1, .per_document = true}},
+    {false, {"llama",  1, 2, 2, 1, 1, 1, 0, ONE, 1, 1}},
+    {false, {"gpt2",   1, 2, 2, 1, 1, 3, 0, ONE, 1, 2}},
+    {false, {"llama",  1, 1, 2, 2, 1, 0, 0, ONE, 1, 2}},
+    {false, {"llama",  2, 1, 2, 1, 1, 0, 0, ONE, 1, 1}},
+    // three and four at once
+    {true,  {"llama",  2, 2, 1, 2, 1, 1, 0, ONE, 1, 1}},
+    {false, {"gpt2",   2, 2, 1, 2, 1, 1, 0, ZBH1, 1, 1}},
+    {false, {"llama",  2, 2, 1, 2, 1, 3, 0, INTER, 2, 1}},
+    {true,  {"llama",  2, 2, 2, 2, 1, 3, 0, ONE, 1, 1}},
+    {false, {"gpt2",   2, 2, 2, 2, 1, 1, 0, ONE, 1, 1}},
+    {false, {"untied", 2, 2, 2, 2, 1, 2, 0, ZBV, 2, 1}},
+    {false, {"llama",  4, 2, 1, 2, 1, 1, 0, ONE, 1, 1}},
+    {false, {"llama",  2, 2, 1, 4, 1, 1, 0, ONE, 1, 1}},
+    {false, {"llama",  4, 1, 2, 2, 1, 0, 0, GPIPE, 1, 2}},
+    // bf16
+    {true,  {"llama",  2, 2, 1, 1, 1, 1, 0, ONE, 1, 1, .bf16 = true}},
+    {false, {"gpt2",   2, 1, 1, 2, 1, 0, 0, ZBV, 2, 1, .bf16 = true}},
+    {false, {"llama",  1, 4, 1, 1, 1, 3, 0, ONE, 1, 2, .bf16 = true, .bf16_wire = true}},
+    // clang-format on
+};
+enum { LINES = sizeof lines / sizeof lines[0] };
+
+// One process with the same micro-batches; those of data rank 0 come first, as in the global batch.
+static struct world_layout one_process(const struct world_layout *l) {
+    return (struct world_layout){.model = l->model,
+                                 .pp = 1,
+                                 .dp = 1,
+                                 .cp = 1,
+                                 .tp = 1,
+                                 .ep = 1,
+                                 .schedule = PIPELINE_1F1B,
+                                 .chunks = 1,
+                                 .rows = l->rows,
+                                 .samples = l->samples,
+                                 .bf16 = l->bf16};
+}
+
+// The base of a comparison by bits: docs/determinism.md.
+static struct world_layout base_of(const struct world_layout *l) {
+    struct world_layout b = *l;
+    b.pp = b.chunks = 1;
+    b.zero = 0;
+    b.schedule = PIPELINE_1F1B;
+    b.no_overlap = true;
+    return b;
+}
+
+// ZeRO 2 and 3 add up over ranks before they add up over micro-batches.
+static bool other_order(const struct world_layout *l) {
+    return l->zero >= 2 && !l->per_micro_batch && world_micro_batches(l) > 1;
+}
+
+static void expect_same(const struct world_layout *l, const char *what, struct world_layout other,
+                        const struct world_result *result) {
+    char name[160];
+    struct world_result r;
+    world_run(&other, &r);
+    if (!world_same(&r, result, WORLD_STEPS))
+        test_fail(__FILE__, __LINE__,
+                  "%s: %s changes bits (loss of step 1: %a, %a; of step %d: %a, %a)",
+                  world_name(l, name), what, result->loss[0], r.loss[0], WORLD_STEPS,
+                  result->loss[WORLD_STEPS - 1], r.loss[WORLD_STEPS - 1]);
+    world_free(&r);
+}
+
+static void expect_close(const struct world_layout *l, const char *what, struct world_layout other,
+                         const struct world_result *result) {
+    char name[160], text[200];
+    struct world_result r;
+    world_run(&other, &r);
+    const char *apart = world_apart(result, &r, WORLD_STEPS, text);
+    if (apart) test_fail(__FILE__, __LINE__, "%s: %s: %s", world_name(l, name), what, apart);
+    world_free(&r);
+}
+
+static void check_line(const struct world_layout *l, bool thorough) {
+    struct world_result r;
+    world_run(l, &r);
+    CHECK(r.planned_is_allocated);
+    CHECK(r.counted > 0);
+    if (!l->bf16) expect_close(l, "one process", one_process(l), &r);
+    if (other_order(l))
+        expect_close(l, "base", base_of(l), &r);
+    else if (!l->shard)
+        expect_same(l, "pipeline, sharding or overlap", base_of(l), &r);
+    if (thorough) {
+        struct world_layout v = *l;
+        v.threads = 2;
+        v.bucket_bytes = 3000;
+        expect_same(l, "threads and bucket size", v, &r);
+        v = *l;
+        v.resume_at = 4;
+        expect_same(l, "a resume", v, &r);
+        v = *l;
+        v.recompute = RECOMPUTE_FULL;
+        if (l->schedule != PIPELINE_ZB_H1 && l->schedule != PIPELINE_ZB_V)
+            expect_same(l, "recomputation", v, &r);
+    }
+    world_free(&r);
+}
+
+static void check_lines(int from, int to) {
+    bool all = getenv("WEFT_TEST_ALL") != NULL; // make test-parallel
+    for (int i = from; i < to && i < LINES; i++)
+        if (all || lines[i].fast) check_line(&lines[i].l, all || i % 4 == 0);
+}
+
+#define BLOCK(number)                                                                              \
+    TEST_LIMIT(matrix_##number, 1200) {                                                            \
+        check_lines(number * 8, number * 8 + 8);                                                   \
+    }
+BLOCK(0)
+BLOCK(1)
+BLOCK(2)
+BLOCK(3)
+BLOCK(4)
+BLOCK(5)
+BLOCK(6)
+BLOCK(7)
+BLOCK(8)
+BLOCK(9)
+_Static_assert(LINES <= 80, "a block more");

@@ -1,0 +1,53 @@
+// A run of a layout with its ranks as threads of this process: tiny models, hand-made batches, what
+// came out.
+#pragma once
+#include "data/batch.h"
+#include "engine/engine.h"
+#include "test.h"
+
+enum { WORLD_STEPS = 10, WORLD_MOST_SAMPLES = 12, WORLD_CONTEXT = 32 };
+
+struct world_layout {
+    const char *model; // "gpt2", "llama" (grouped heads, tied), "untied", "moe"
+    int pp, dp, cp, tp, ep;
+    int zero, shard; // shard 0: all data ranks
+    enum pipeline_kind schedule;
+    int chunks;
+    int rows;             // of a micro-batch
+    int samples;          // of a step; 0: 8
+    bool no_sequence;     // tensor parallelism without sequence parallelism
+    bool per_micro_batch; // zero.reduce
+    bool gather_keys, per_document;
+    // what must not change a bit
+    int threads; // 0: 1
+    uint64_t bucket_bytes;
+    enum engine_recompute recompute;
+    bool no_overlap;
+    bool bf16, bf16_wire;
+    int steps;     // 0: WORLD_STEPS
+    int resume_at; // save the state after this step, load it into new engines of `resume_as` (NULL:
+                   // the same layout)
+    const struct world_layout *resume_as;
+};
+
+struct world_result {
+    double loss[WORLD_STEPS], norm[WORLD_STEPS];
+    int64_t counted;
+    float *weights, *moments, *initial; // of the whole model, in parameter order, no padding
+    unsigned char *ignored;             // of each weight: its gradient is mathematically zero
+    size_t weight_count;
+    bool planned_is_allocated;
+};
+
+void world_run(const struct world_layout *layout, struct world_result *out);
+void world_free(struct world_result *r);
+const char *world_name(const struct world_layout *layout, char out[160]);
+int world_micro_batches(const struct world_layout *layout); // of a data rank
+int world_ranks(const struct world_layout *layout);
+struct model_config world_model(const char *kind);
+
+// Bits of losses, norms and weights.
+bool world_same(const struct world_result *a, const struct world_result *b, int steps);
+// NULL, or what is too far apart (docs/definitions.md, "close").
+const char *world_apart(const struct world_result *a, const struct world_result *b, int steps,
+                        char out[200]);
