@@ -171,6 +171,7 @@ static int load(struct train_config *config, const struct yaml_leaves *leaves, c
 
 static void begin(struct train_config *config, const char *path) {
     memset(config, 0, sizeof *config);
+    config->replicas = 1;
     snprintf(config->path, sizeof config->path, "%s", path ? path : "");
 }
 

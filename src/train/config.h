@@ -61,6 +61,7 @@ struct train_config {
     char folder[CONFIG_TEXT_BYTES]; // of the run
     int64_t steps, stop_at;
     int batch, micro_batch; // sequences of a step; sequences of a micro-batch
+    int replicas;           // dp of the layout (config_layout); 1 before
     char batch_ramp[CONFIG_LIST_BYTES];
     int64_t seed;
     enum config_precision precision;
@@ -150,8 +151,8 @@ int config_document(const char *key, bool markdown, struct text *out, const char
 // the user did not give is made to fit (config->micro_batch), so this comes before config_engine
 // and config_loader.
 int config_layout(struct train_config *config, int ranks, struct layout *layout, struct err *err);
-// The number of micro-batches of a step on each data rank.
-int config_micro_batches(const struct train_config *config, const struct layout *layout);
+// The most micro-batches of a step on each replica.
+int config_micro_batches(const struct train_config *config);
 // How the engine talks: all but comm, rank, layout and the text of a schedule file.
 void config_parallel(const struct train_config *config, struct engine_parallel *out);
 void config_comm(const struct train_config *config, struct comm_options *out);
@@ -159,7 +160,8 @@ void config_comm(const struct train_config *config, struct comm_options *out);
 // What the rooms below want to know.
 void config_engine(const struct train_config *config, struct engine_options *out);
 void config_device(const struct train_config *config, struct device_cpu_options *out);
-// `batch` sequences a step. The paths point into `storage`, which must outlive the loader.
+// `batch` sequences a step over all replicas; `rank`, the replica's number, is left to the caller.
+// The paths point into `storage`, which must outlive the loader.
 struct config_paths {
     char text[CONFIG_LIST_BYTES];
 };

@@ -170,13 +170,12 @@ int config_check_run(struct train_config *config, struct err *err) {
 }
 
 void config_engine(const struct train_config *c, struct engine_options *out) {
-    int largest = c->batch / c->micro_batch;
     *out = (struct engine_options){
         .compute = c->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
         .recompute = c->recompute,
         .rows = c->micro_batch,
         .context = c->context,
-        .micro_batches = largest,
+        .micro_batches = config_micro_batches(c),
         .train = true,
         .beta1 = c->beta1,
         .beta2 = c->beta2,
@@ -195,7 +194,7 @@ int config_loader(const struct train_config *c, bool validation, int batch,
     *out = (struct loader_options){
         .context = c->context,
         .rows = c->micro_batch,
-        .micro_batches = validation ? 1 : batch / c->micro_batch,
+        .micro_batches = validation ? 1 : batch / c->replicas / c->micro_batch,
         .mode = c->mode,
         .document_mask = c->document_mask == SWITCH_AUTO ? packs : c->document_mask == SWITCH_ON,
         .reset_positions =
@@ -209,7 +208,7 @@ int config_loader(const struct train_config *c, bool validation, int batch,
         .tokenizer_fingerprint = c->tokenizer_fingerprint,
         .cache_folder = c->cache_folder[0] && !validation ? c->cache_folder : NULL,
         .cache_bytes = c->cache_bytes,
-        .ranks = 1,
+        .ranks = c->replicas,
     };
     snprintf(storage->text, sizeof storage->text, "%s",
              validation ? c->validation_sets : c->train_sets);

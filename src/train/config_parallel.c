@@ -120,12 +120,13 @@ int config_layout(struct train_config *c, int ranks, struct layout *out, struct 
     if (layout_check(&layout, &model, c->context, c->micro_batch,
                      c->batch / replicas / c->micro_batch, err) != 0)
         return c->path[0] ? err_context(err, "%s", c->path) : -1;
+    c->replicas = replicas;
     *out = layout;
     return 0;
 }
 
-int config_micro_batches(const struct train_config *c, const struct layout *layout) {
-    return c->batch / layout->mesh.size[MESH_DP] / c->micro_batch;
+int config_micro_batches(const struct train_config *c) {
+    return c->batch / c->replicas / c->micro_batch;
 }
 
 static enum dtype type_of(enum config_precision precision) {

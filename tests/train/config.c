@@ -96,6 +96,31 @@ TEST(every_kind_of_wrong_value_is_named) {
         {"schedule.decay: 5\n", "for schedule.kind wsd only"},
         {"schedule: {kind: wsd, warmup: 60, decay: 60}\n", "together are longer than the run"},
         {"data.tokenizer: /nowhere/tokenizer.json\nmodel.x: 1\n", "unknown key \"model.x\""},
+        {"parallel.order: [pp, dp, tp]\n", "parallel.order: mesh: the order \"pp,dp,tp\" names 3"},
+        {"parallel.order: [pp, dp, tp, tp]\n", "names tp twice and leaves out cp"},
+        {"parallel.zero: 4\n", "expected a value from 0 to 3, found 4"},
+        {"parallel.pp: 3\n", "layers (2) do not fill the 3 stages"},
+        {"parallel: {pp: 2}\npipeline.layers: [1, 2]\n", "3 layers to 2 stages"},
+        {"parallel: {pp: 2}\npipeline.layers: [1]\n", "has 1 numbers"},
+        {"parallel: {pp: 2}\npipeline.layers: [1.5, 1]\n", "1.5 is not a number of layers"},
+        {"pipeline.layers: [0, 2]\n", "pipeline.layers: expected a value from 1"},
+        {"pipeline: {schedule: zb-v, chunks: 3}\n", "zb-v has two stages on each rank"},
+        {"pipeline: {schedule: interleaved, chunks: 1}\n", "interleaved needs 2 or more"},
+        {"pipeline: {schedule: gpipe, chunks: 2}\n", "gpipe has one stage on each rank"},
+        {"pipeline: {schedule: interleaved, placement: v}\n", "as a loop"},
+        {"pipeline: {schedule: zb-v, placement: loop}\n", "as a v"},
+        {"pipeline.schedule: file\n", "pipeline.file names none"},
+        {"pipeline.file: x.csv\n", "pipeline.schedule is not file"},
+        {"zero.gather_precision: fp32\n", "but the weights are bf16"},
+        {"parallel.ep: 2\n", "parallel.ep is 2, but the model has no experts"},
+        {"moe.aux: 0.1\n", "moe.aux is for models with experts"},
+        {"model.top_k: 2\n", "model.top_k is for models with experts"},
+        {"model.experts: 4\nmodel.top_k: 5\n", "top_k is 5"},
+        {"model.experts: 4\nmodel.dense_layers: [2]\n", "2 is not one of the 2 layers"},
+        {"model.experts: 4\nmodel.dense_layers: [0, 1]\n", "every layer is dense"},
+        {"parallel.dp: 3\n", "train.batch (8) is not a multiple of the 3 replicas"},
+        {"parallel.dp: 2\ntrain.micro_batch: 8\n", "a replica's share of train.batch (4"},
+        {"parallel.dp: 2\ntrain.micro_batch: 2\ntrain.batch_ramp: [2@8]\n", "times the replicas"},
         {"\tx: 1\n", "line 11"},
         {"data: &a {readers: 1}\n", "anchors"},
     };
@@ -172,6 +197,12 @@ static void check_round_trip(const char *more) {
 }
 
 TEST(printed_configurations_read_back) {
+    check_round_trip("parallel: {tp: 2, pp: 2, cp: 2, order: [tp, pp, dp, cp], sequence: false, "
+                     "zero: 3}\npipeline: {schedule: zb-h1, layers: [1, 1]}\n"
+                     "zero: {bucket_size: 25 MB, reduce: per_micro_batch, prefetch: 2}\n"
+                     "comm: {link_rate: 1.25e9, watchdog: 2.5}\n");
+    check_round_trip("model.experts: 4\nmodel.shared_ffn: 32\nmodel.dense_layers: [0]\n"
+                     "moe: {aux: 0.002, z: 1e-3, aux_scope: global, capacity: 1.25}\n");
     check_round_trip("");
     check_round_trip(
         "data: {train: [a b, 'c#d', \"e: f\", 'true', '12', \"q\\\"u\"], weights: [1, 2.5, "
@@ -183,6 +214,96 @@ TEST(printed_configurations_read_back) {
     check_round_trip(
         "checkpoint.part_size: 1536 kB\ndata.cache: '~/cache'\ndata.cache_size: 3 GiB\n");
     check_round_trip("train.folder: 'null'\ntrain.trace: '- x'\ntrain.batch_ramp: [8@16]\n");
+}
+
+TEST(experts_follow) {
+    struct err err;
+    CHECK_OK(load(&config, "model.experts: 4\n", NULL, &err), err);
+    CHECK_EQ_INT(config.model.top_k, 2);
+    CHECK_EQ_INT(config.model.expert_ffn, config.model.ffn);
+    CHECK_EQ_INT(config.model.shared_ffn, 0);
+    CHECK(config.model.norm_top_k);
+    CHECK_CLOSE(config.model.aux_coefficient, 0.01, 0);
+    CHECK_OK(load(&config,
+                  "model.experts: 4\nmodel.expert_ffn: 48\nmodel.norm_top_k: false\n"
+                  "model.dense_layers: [1]\nmoe.aux: 0\n",
+                  "model.top_k=1", &err),
+             err);
+    CHECK_EQ_INT(config.model.top_k, 1);
+    CHECK_EQ_INT(config.model.expert_ffn, 48);
+    CHECK(!config.model.norm_top_k);
+    CHECK(!config.model.layer_dense[0] && config.model.layer_dense[1]);
+    CHECK_CLOSE(config.model.aux_coefficient, 0, 0);
+    // a preset of experts keeps its own; without experts it is a dense model
+    char *words[] = {"model.preset=mixtral-8x7b", "model.layers=2", "model.experts=0"};
+    CHECK_OK(config_load(&config, NULL, words, 2, &err), err);
+    CHECK_EQ_INT(config.model.experts, 8);
+    CHECK_CLOSE(config.model.aux_coefficient, 0.02, 0);
+    CHECK_OK(config_load(&config, NULL, words, 3, &err), err);
+    CHECK_EQ_INT(config.model.top_k, 0);
+    CHECK_EQ_INT(config.model.expert_ffn, 0);
+}
+
+static void check_layout(const char *more, int ranks, const char *part) {
+    struct err err;
+    struct layout layout;
+    CHECK_OK(load(&config, more, NULL, &err), err);
+    CHECK_EQ_INT(config_layout(&config, ranks, &layout, &err), -1);
+    CHECK_EQ_INT(err.kind, ERR_USAGE);
+    CHECK_CONTAINS(err.text, part);
+    CHECK_EQ_INT(config.replicas, 1);
+}
+
+TEST(layouts_that_do_not_fit_are_refused) {
+    check_layout("parallel.tp: 3\n", 16,
+                 "tp (3) does not divide 16; nearest values that do: 2 or 4");
+    check_layout("parallel: {tp: 2, dp: 2}\n", 16, "dp 8");
+    check_layout("parallel.tp: 8\n", 8, "tp (8) does not divide heads (4)");
+    check_layout("", 3, "train.batch (8) is not a multiple of the 3 replicas of dp");
+    check_layout("train.micro_batch: 4\n", 4, "a replica's share of train.batch (2");
+    check_layout("parallel.cp: 128\n", 128, "128 tokens is too short for cp (128)");
+    check_layout("model.experts: 6\nparallel.ep: 4\n", 4, "ep (4) does not divide experts (6)");
+    check_layout("zero.shard: 3\nparallel.zero: 1\n", 4, "the shard group (3)");
+}
+
+TEST(layouts_take_what_the_world_leaves_over) {
+    struct err err;
+    struct layout layout;
+    struct engine_options engine;
+    CHECK_OK(
+        load(&config, "parallel: {tp: 2, pp: 2, zero: 2}\ntrain.precision: fp32\n", NULL, &err),
+        err);
+    CHECK_EQ_INT(config.micro_batch, 8);
+    CHECK_OK(config_layout(&config, 16, &layout, &err), err);
+    CHECK_EQ_INT(layout.mesh.size[MESH_DP], 4);
+    CHECK_EQ_INT(layout.mesh.shard, 4);
+    CHECK_EQ_INT(layout.zero, 2);
+    CHECK_EQ_INT(layout.layer_first[1], 1);
+    CHECK(layout.sequence_parallel);
+    CHECK_EQ_INT(config.micro_batch, 2); // of a replica's 2 sequences
+    CHECK_EQ_INT(config.replicas, 4);
+    CHECK_EQ_INT(config_micro_batches(&config), 1);
+    config_engine(&config, &engine);
+    CHECK_EQ_INT(engine.micro_batches, 1);
+    struct engine_parallel parallel;
+    config_parallel(&config, &parallel);
+    CHECK_EQ_INT(parallel.gather_type, DTYPE_F32);
+    CHECK_EQ_INT(parallel.bucket_bytes, 32000000);
+    CHECK_EQ_INT(parallel.schedule, PIPELINE_1F1B);
+
+    CHECK_OK(load(&config, "parallel: {tp: 2, sequence: false}\npipeline.schedule: zb-v\n",
+                  "train.micro_batch=1", &err),
+             err);
+    CHECK_OK(config_layout(&config, 2, &layout, &err), err);
+    CHECK(!layout.sequence_parallel);
+    CHECK_EQ_INT(layout.chunks, 2);
+    CHECK_EQ_INT(layout.placement, PLACE_V);
+    CHECK_EQ_INT(config_micro_batches(&config), 8);
+    CHECK_OK(load(&config, "", NULL, &err), err);
+    CHECK_OK(config_layout(&config, 1, &layout, &err), err);
+    struct layout single = layout_single(&config.model);
+    CHECK_EQ_INT(layout.chunks, single.chunks);
+    CHECK_BYTES(layout.layer_first, single.layer_first, 2 * sizeof(int));
 }
 
 TEST(the_digest_sees_every_value) {
