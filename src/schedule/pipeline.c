@@ -19,12 +19,9 @@ int pipeline_parse_kind(const char *name, enum pipeline_kind *kind, struct err *
             *kind = (enum pipeline_kind)k;
             return 0;
         }
-    const char *nearest = text_nearest(name, kind_names, PIPELINE_FILE);
     return err_set(err, ERR_USAGE,
-                   "unknown schedule \"%.100s\"%s%s%s; expected gpipe, 1f1b, interleaved, zb-h1 or "
-                   "zb-v",
-                   name, nearest ? ", did you mean " : "", nearest ? nearest : "",
-                   nearest ? "?" : "");
+                   "unknown schedule \"%.100s\", expected gpipe, 1f1b, interleaved, zb-h1 or zb-v",
+                   name);
 }
 
 int pipeline_stage_rank(enum pipeline_kind kind, int ranks, int stage) {
