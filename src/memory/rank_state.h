@@ -34,6 +34,7 @@ struct rank_state {
     // narrower type
     int weight_places;
     uint64_t place_weights_bytes, place_packed_bytes, place_wire_bytes;
+    // scratch of sums over ranks; partial: over tp and over GROUP_KV, each
     uint64_t reduce_bytes[FLAT_GROUPS], replica_bytes[FLAT_GROUPS], partial_bytes;
     int64_t partial_elements;         // of vectors that are added over tp ranks
     int64_t norm_blocks[FLAT_GROUPS]; // of local parameters
