@@ -31,7 +31,7 @@ struct engine_parallel {
     enum dtype gather_type, reduce_type, accumulate_type; // F32 or BF16: weights on the wire (no
                                                           // wider than the compute type), gradients
                                                           // on the wire, gradients in memory
-    int prefetch, gathers_in_flight; // ZeRO-3, in units
+    int prefetch, gathers_in_flight;                      // ZeRO-3, in units
     bool gather_keys;  // context parallelism: all-gather of keys and values in place of the ring
     bool per_document; // context parallelism: documents are balanced one by one
     bool no_overlap;   // wait for every operation where it is posted (studies, comparisons)
@@ -81,6 +81,12 @@ int engine_slices(struct engine *engine, enum engine_part part, struct tensor_sl
                   int *count, struct err *err);
 const struct local_model *engine_local(const struct engine *engine);
 const struct pipeline *engine_pipeline(const struct engine *engine);
+
+// Messages since opening, stream by stream; the last one stands for sends and receives between
+// stages. Returns the stream's name, and no operations for streams that do not exist.
+int engine_stream_count(const struct engine *engine);
+const char *engine_stream_counts(const struct engine *engine, int stream, enum comm_kind kind,
+                                 struct comm_counts *counts);
 
 struct engine_step {
     double learning_rate;
