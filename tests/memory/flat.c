@@ -2,6 +2,7 @@
 // and the states have the sizes of the formulas.
 #include "memory/flat.h"
 #include "memory/rank.h"
+#include "memory/state_bytes.h"
 #include "model/families.h"
 #include "test.h"
 #include <stdlib.h>
@@ -250,19 +251,48 @@ TEST(flat_of_one_huge_table_and_tiny_norms) {
     drop(&m);
 }
 
-// State bytes of a rank with bf16 weights and gradients against (4 + 12/N) P, (2 + 14/N) P, 16 P/N
-// for the matrices of the padded flat order: shards are exactly an N-th.
-TEST(flat_shards_are_an_nth) {
-    struct model_config c = shape(true, 0);
+// State bytes of a rank with bf16 weights and gradients: (4 + 12/N) P, (2 + 14/N) P, 16 P/N for the
+// matrices of the padded flat order; with FP32 gradients two bytes more for each gradient. The
+// bytes are those of the enumeration that is allocated.
+TEST(flat_states_have_the_bytes_of_the_formulas) {
+    struct model_config c = shape(false, 0);
     for (int dp = 1; dp <= 4; dp++)
-        for (int zero = 1; zero <= 3; zero++) {
-            struct made m = make(&c, 1, dp, 1, 1, zero, dp - 1, 100000);
-            int64_t vectors = m.flat.vectors_end[FLAT_DENSE] - m.flat.vectors_begin[FLAT_DENSE];
-            int64_t p = m.flat.elements - vectors, shard = m.flat.shard_elements - vectors;
-            CHECK_EQ_INT(shard * dp, p);
-            CHECK_EQ_INT(4 * p + 12 * shard, 4 * p + 12 * p / dp);
-            drop(&m);
-        }
+        for (int zero = 0; zero <= 3; zero++)
+            for (int wide = 0; wide < 2; wide++) {
+                struct made m = make(&c, 1, dp, 1, 1, zero, dp - 1, 100000);
+                struct rank_shape s = {.compute = DTYPE_BF16,
+                                       .train = true,
+                                       .tokens = 8,
+                                       .tp = 1,
+                                       .flat = &m.flat,
+                                       .zero = zero,
+                                       .reduces = dp > 1,
+                                       .ranks = {dp, dp},
+                                       .gather_type = DTYPE_BF16,
+                                       .reduce_type = DTYPE_F32,
+                                       .accumulate_type = wide ? DTYPE_F32 : DTYPE_BF16,
+                                       .gathers_in_flight = 2};
+                struct state_bytes b;
+                struct err err = {0};
+                CHECK_OK(state_bytes(&b, &m.local, &s, &err), err);
+                int n = zero ? dp : 1; // over how many ranks
+                CHECK_EQ_INT(b.vectors,
+                             m.flat.vectors_end[FLAT_DENSE] - m.flat.vectors_begin[FLAT_DENSE]);
+                CHECK_EQ_INT(b.matrices, m.flat.elements - b.vectors);
+                CHECK_EQ_INT(b.shard * n, b.matrices);
+                CHECK_EQ_INT(b.weights, 2 * (zero == 3 ? b.shard : b.matrices));
+                int64_t gradients = zero >= 2 ? b.shard : b.matrices;
+                CHECK_EQ_INT(b.gradients, (wide ? 4 : 2) * gradients);
+                CHECK_EQ_INT(b.masters, 4 * b.shard);
+                CHECK_EQ_INT(b.moments, 8 * b.shard);
+                CHECK_EQ_INT(b.vector_bytes, b.vectors * (2 + (wide ? 4 : 2) + 4 + 8));
+                int64_t states = (int64_t)(b.weights + b.gradients + b.masters + b.moments);
+                int64_t p = b.matrices, more = wide ? 2 * gradients : 0;
+                if (zero == 1) CHECK_EQ_INT((states - more) * n, (4 * n + 12) * p);
+                if (zero == 2) CHECK_EQ_INT((states - more) * n, (2 * n + 14) * p);
+                if (zero == 3) CHECK_EQ_INT((states - more) * n, 16 * p);
+                drop(&m);
+            }
 }
 
 // Hybrid sharding: shards inside groups of two, each state on dp / 2 ranks.
