@@ -7,7 +7,7 @@ FILTER ?=
 BUILD ?= build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test bench check format sanitize demo loss-picture install test-onednn3 clean
+.PHONY: help setup build test bench check format sanitize demo loss-picture schedule-pictures install test-onednn3 test-mpich clean
 
 help: ## lists the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -49,6 +49,11 @@ demo: ## trains a tokenizer and a small model on real English, plots, writes tex
 loss-picture: build ## redraws docs/loss.svg, the picture in the README, from the last demo
 	@$(BUILD)/weft plot demo/run --svg docs/loss.svg --title "A small model learns to read Jane Austen"
 
+schedule-pictures: build ## redraws docs/schedule-*.svg, the pipeline schedules of docs/parallelism.md
+	@for kind in gpipe 1f1b interleaved zb-h1 zb-v; do \
+	    $(BUILD)/weft schedule --kind $$kind --svg docs/schedule-$$kind.svg >/dev/null || exit 1; \
+	done
+
 install: build ## installs the program and its man page under PREFIX (default /usr/local)
 	@cmake --install $(BUILD) --prefix "$(abspath $(PREFIX))"
 
@@ -56,5 +61,11 @@ test-onednn3: ## builds and tests against oneDNN 3.x in a folder of its own
 	@scripts/setup onednn3
 	@scripts/test-onednn3
 
+test-mpich: ## builds with MPICH instead of Open MPI and runs the tests that use MPI
+	@scripts/setup mpich
+	@cmake -G Ninja -S . -B build-mpich -DWEFT_MPI=mpich >/dev/null
+	@cmake --build build-mpich --target weft test_comm
+	@build-mpich/test_comm $(FILTER)
+
 clean: ## removes what was built
-	rm -rf build build-sanitize build-onednn3
+	rm -rf build build-sanitize build-onednn3 build-mpich
