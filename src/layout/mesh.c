@@ -125,6 +125,22 @@ int mesh_group(const struct mesh *mesh, int rank, enum mesh_group_kind kind, int
     return walk.count;
 }
 
+int mesh_group_size(const struct mesh *mesh, enum mesh_group_kind kind, int kv_heads) {
+    static const int origin[MESH_AXES] = {0};
+    return kind == GROUP_WORLD ? mesh_ranks(mesh) : group_walk(mesh, origin, kind, kv_heads).count;
+}
+
+bool mesh_group_leads(const struct mesh *mesh, int rank, enum mesh_group_kind kind, int kv_heads) {
+    if (kind == GROUP_WORLD) return rank == 0;
+    int at[MESH_AXES];
+    mesh_at(mesh, rank, at);
+    struct walk walk = group_walk(mesh, at, kind, kv_heads);
+    int place = walk.along == ALONG_PP   ? at[MESH_PP]
+                : walk.along == ALONG_TP ? at[MESH_TP]
+                                         : at[MESH_DP] * mesh->size[MESH_CP] + at[MESH_CP];
+    return place == walk.first;
+}
+
 const char *mesh_nearest_divisors(int64_t number, int64_t value, char out[64]) {
     int64_t below = 0, above = 0;
     for (int64_t small = 1; small * small <= number; small++) {

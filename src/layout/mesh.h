@@ -56,6 +56,10 @@ int mesh_data_index(const struct mesh *mesh, int rank); // dp_index * cp + cp_in
 int mesh_group(const struct mesh *mesh, int rank, enum mesh_group_kind kind, int kv_heads,
                int *members, int *index);
 
+// Its size alone, and whether `rank` is its first member.
+int mesh_group_size(const struct mesh *mesh, enum mesh_group_kind kind, int kv_heads);
+bool mesh_group_leads(const struct mesh *mesh, int rank, enum mesh_group_kind kind, int kv_heads);
+
 // Sizes >= 1, each axis once in `order`, ep and shard divide dp x cp, min(shard, n) divides the n =
 // dp x cp / ep ranks that share an expert, and the product is `ranks`. Messages say which number
 // does not divide which, and name nearest values that do.

@@ -73,6 +73,8 @@ static void check_partition(const struct mesh *mesh, enum mesh_group_kind kind, 
         if (rank == 0) size = count;
         CHECK_EQ_INT(count, size);
         CHECK_EQ_INT(first[index], rank);
+        CHECK_EQ_INT(mesh_group_size(mesh, kind, kv), count);
+        CHECK_EQ_INT(mesh_group_leads(mesh, rank, kind, kv), index == 0);
         seen[rank]++;
         for (int i = 0; i < count; i++) {
             CHECK_EQ_INT(mesh_group(mesh, first[i], kind, kv, other, &other_index), count);
