@@ -76,11 +76,12 @@ int comm_open_threads(struct comm **ends, int count, const struct comm_options *
                       struct err *err);
 // Waits for what is in flight unless something failed; streams are closed before. NULL is allowed.
 // With MPI it waits for all ranks and finalises; after a failure it does neither, since that could
-// hang: then comm_abort, or _exit with a status that is not 0, has to end the process, and the
-// buffers of unfinished operations must stay until then.
+// hang: then _exit with a status other than 0 has to end the process (better comm_abort instead of
+// comm_close), and the buffers of unfinished operations must stay until then.
 void comm_close(struct comm *comm);
-// With MPI: ends all ranks of the world at once with this exit status and does not return. Else
-// returns. For the end of a run that has failed, after its message.
+// With MPI: ends all ranks of the world with this exit status after 0.3 s, in which other ranks can
+// say what they know, and does not return. Else returns at once. For the end of a run that has
+// failed, after its message and instead of comm_close.
 void comm_abort(struct comm *comm, int status);
 bool comm_built_with_mpi(void);
 const char *comm_library(void); // "Open MPI 4.1.4", "none"

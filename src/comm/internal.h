@@ -104,7 +104,8 @@ struct comm {
     struct doorbell *bell;
     // under the lock
     struct err failure;
-    bool opened, ready, stopping, peers_know;
+    bool opened, ready, stopping, peers_know, aborting;
+    int abort_status;
     struct comm_stream *streams[STREAM_LIMIT];
     int stream_count;
     uint64_t streams_version, streams_taken;

@@ -161,8 +161,15 @@ void comm_close(struct comm *comm) {
     comm_free(comm);
 }
 
+// The communication thread makes the call; the process ends meanwhile.
 void comm_abort(struct comm *comm, int status) {
-    if (comm && comm->open) transport_mpi_abort(status);
+    if (!comm || !comm->open) return;
+    pthread_mutex_lock(&comm->lock);
+    comm->aborting = true;
+    comm->abort_status = status;
+    pthread_mutex_unlock(&comm->lock);
+    doorbell_ring(comm->bell);
+    pthread_join(comm->thread, NULL);
 }
 
 // ---- questions ----------------------------------------------------------------------------------

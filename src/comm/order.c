@@ -75,11 +75,13 @@ void order_post(struct comm *comm, const struct comm_stream *s, const struct ope
     o->posted++;
 }
 
-// Moves *position to the next entry that concerns `rank`; false when there is none yet.
+// Moves *position to the next entry that concerns `rank`; false when there is none yet. To be
+// called also for ranks that share no group: a position that stays behind keeps posts waiting.
 static bool find_next(struct comm *comm, int rank, uint64_t *position, struct entry *copy) {
     struct order_check *o = comm->order;
     bool found = false;
     pthread_mutex_lock(&comm->lock);
+    uint64_t before = *position;
     while (*position < o->posted && !found) {
         size_t at = *position % JOURNAL_ENTRIES;
         found = o->concerns[at * (size_t)comm->transport->size + (size_t)rank];
@@ -88,6 +90,7 @@ static bool find_next(struct comm *comm, int rank, uint64_t *position, struct en
         else
             ++*position;
     }
+    if (*position != before) pthread_cond_broadcast(&comm->changed); // a post may wait for room
     pthread_mutex_unlock(&comm->lock);
     return found;
 }
@@ -95,7 +98,7 @@ static bool find_next(struct comm *comm, int rank, uint64_t *position, struct en
 static void step(struct comm *comm, uint64_t *position) {
     pthread_mutex_lock(&comm->lock);
     ++*position;
-    pthread_cond_broadcast(&comm->changed); // a post may wait for room
+    pthread_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
 }
 
@@ -136,7 +139,9 @@ static int compare(struct comm *comm, int rank, const struct entry *mine,
 
 static int compare_entries(struct comm *comm, int rank, bool *moved, struct err *err) {
     struct partner *p = &comm->order->partners[rank];
+    struct entry mine;
     for (;;) {
+        bool posted = find_next(comm, rank, &p->compare_next, &mine);
         if (!p->receiving && !p->received) {
             transfer_begin(comm, &p->in, false, rank, TRANSPORT_ORDER_TAG, &p->found,
                            sizeof p->found);
@@ -148,8 +153,7 @@ static int compare_entries(struct comm *comm, int rank, bool *moved, struct err 
             p->receiving = false;
             p->received = true;
         }
-        struct entry mine;
-        if (!find_next(comm, rank, &p->compare_next, &mine)) return 0;
+        if (!posted) return 0;
         if (compare(comm, rank, &mine, &p->found, err) != 0) return -1;
         p->received = false;
         step(comm, &p->compare_next);

@@ -10,6 +10,7 @@
 #include <time.h>
 
 static const double NAP_LEAST_SECONDS = 20e-6, NAP_MOST_SECONDS = 200e-6;
+static const double ABORT_SECONDS = 0.3;
 static const double IDLE_SECONDS = 0.05; // news of a failure may come meanwhile
 enum { LOOKS_BEFORE_NAP = 8 };
 
@@ -257,11 +258,28 @@ static void leave_together(struct comm *comm) {
     if (atomic_load(&comm->failed) && !atomic_load(&comm->settled)) settle(comm);
 }
 
+// Ends the world when the compute thread wants that. Other ranks that have just heard of a failure
+// get a moment to say what they know.
+static void abort_if_wanted(struct comm *comm) {
+    pthread_mutex_lock(&comm->lock);
+    bool wanted = comm->aborting;
+    int status = comm->abort_status;
+    pthread_mutex_unlock(&comm->lock);
+    if (!wanted) return;
+    for (double end = clock_seconds() + ABORT_SECONDS; clock_seconds() < end;) {
+        bool busy;
+        go_round(comm, &busy);
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    }
+    transport_mpi_abort(status);
+}
+
 static void run(struct comm *comm) {
     uint64_t rings = 0;
     int quiet = 0;
     for (;;) {
         bool busy, moved = go_round(comm, &busy);
+        abort_if_wanted(comm);
         if (may_leave(comm)) break;
         quiet = moved ? 0 : quiet + 1;
         double pause = moved ? 0 : pause_seconds(comm, busy, quiet);

@@ -332,3 +332,16 @@ TEST(comm_barrier) {
         ranks_run(sizes[n], &(struct comm_options){0}, barrier_body, &arrived);
     }
 }
+
+void collectives_on(struct rank_case *rank) {
+    rank_body *const bodies[] = {gather_body, sum_body, all_to_all_body, broadcast_body};
+    for (int l = 0; l < LENGTHS; l++)
+        for (int b = 0; b < 4; b++) {
+            int64_t length = lengths[l];
+            rank->context = &length;
+            bodies[b](rank);
+        }
+    bf16_body(rank);
+    own_sum_body(rank);
+    small_body(rank);
+}

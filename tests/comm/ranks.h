@@ -16,3 +16,6 @@ struct comm_stream *ranks_stream(struct rank_case *rank, const char *name);
 void ranks_check(struct rank_case *rank); // fails the test when the world has failed
 // Element `i` of rank `r` in a test's data: of widely differing size, so that sums round.
 float ranks_value(int r, int64_t i);
+// All bodies of collective.c, with small messages: what every transport must pass.
+void collectives_on(struct rank_case *rank);
+void points_on(struct rank_case *rank);
