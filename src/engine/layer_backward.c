@@ -9,6 +9,7 @@ void layer_norm_backward(struct engine *e, int weight, int bias, const void *x, 
                          const float *rstd, const float *mean, const void *dx_add, void *dx,
                          int64_t tokens) {
     bool store = engine_first(e, weight);
+    if (bias >= 0) engine_first(e, bias); // the kernel writes both
     struct device_norm_backward args = {.type = e->type,
                                         .tokens = tokens,
                                         .width = e->model->config.hidden,
@@ -75,7 +76,10 @@ static void attention_backward(struct engine *e, int layer, const struct batch *
                                         .dq_norm = engine_gradient(e, l->param[PARAM_Q_NORM]),
                                         .dk_norm = engine_gradient(e, l->param[PARAM_K_NORM]),
                                         .workspace = e->single[SINGLE_KERNELS]};
-    if (rope.forward.q_norm) rope.store = engine_first(e, l->param[PARAM_Q_NORM]);
+    if (rope.forward.q_norm) {
+        rope.store = engine_first(e, l->param[PARAM_Q_NORM]);
+        engine_first(e, l->param[PARAM_K_NORM]); // the kernel writes both
+    }
     if (rope.forward.cosine || rope.forward.q_norm) e->device->rope_backward(e->device, &rope);
     column_input_gradient(e, l->param[PARAM_QKV], batch, dqkv, dx);
 }

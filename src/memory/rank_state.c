@@ -180,6 +180,28 @@ static void add_messages(struct enumeration *e, const struct rank_state *r) {
                 "rounded_gradients");
 }
 
+// The tied head's table gets gradients from two sides. The look-up's side has an accumulator of its
+// own with a row for each id that can occur in a step, and is added to the head's once, at the
+// step's end; where the head is on another rank, that one receives it.
+static void add_lookup(struct enumeration *e) {
+    const struct rank_shape *s = e->shape;
+    bool first = false, last = false;
+    for (int i = 0; i < s->stage_count; i++) {
+        first = first || s->stages[i].part.first;
+        last = last || s->stages[i].part.last;
+    }
+    if (!e->config->tied_head || (!first && !last)) return;
+    uint64_t vocab = (uint64_t)e->config->vocab, rows = (uint64_t)(s->tokens * s->micro_batches);
+    if (rows > vocab) rows = vocab;
+    uint64_t bytes = rows * (uint64_t)e->config->hidden * sizeof(float);
+    rank_single(e, SINGLE_LOOKUP, first ? BUFFER_GRADIENT : BUFFER_COMM, bytes, "lookup");
+    rank_single(e, SINGLE_LOOKUP_IDS, BUFFER_SCRATCH, rows * sizeof(int32_t), "lookup_ids");
+    if (!first) return;
+    rank_single(e, SINGLE_LOOKUP_SLOT, BUFFER_SCRATCH, vocab * sizeof(int32_t), "lookup_slot");
+    rank_single(e, SINGLE_LOOKUP_ROWS, BUFFER_SCRATCH, (uint64_t)s->tokens * sizeof(int32_t),
+                "lookup_rows");
+}
+
 static void add_packed(struct enumeration *e, const struct rank_workspace *workspace) {
     const struct model *m = e->model;
     char name[PARAM_NAME_BYTES + 16];
@@ -208,6 +230,7 @@ void rank_add_state(struct enumeration *e, const struct rank_workspace *workspac
         rank_single(e, SINGLE_MOMENT1, BUFFER_MOMENT, f32, "moment1");
         rank_single(e, SINGLE_MOMENT2, BUFFER_MOMENT, f32, "moment2");
         add_messages(e, &r);
+        add_lookup(e);
         rank_single(e, SINGLE_NORM_SUMS, BUFFER_SCRATCH, norm_bytes(&r, s), "norm_sums");
     }
     if (r.zero == 3)
