@@ -154,9 +154,9 @@ static int open_flat(struct engine *e, struct err *err) {
     uint64_t bucket_bytes = e->parallel.bucket_bytes ? e->parallel.bucket_bytes : 32000000;
     struct flat_options options = flat_options_for(&e->layout, e->rank, bucket_bytes);
     for (int g = 0; g < FLAT_GROUPS; g++) e->shape.ranks[g] = options.ranks[g];
-    bool reduces = options.ranks[FLAT_DENSE] > 1 || options.ranks[FLAT_EXPERT] > 1;
-    // gradients that leave after each micro-batch do so unit by unit, as in ZeRO-2
-    if (e->parallel.reduce_per_micro_batch && reduces && options.zero < 2) options.zero = 2;
+    // gradients that move on after each micro-batch do so unit by unit, as in ZeRO-2
+    options.by_unit =
+        e->parallel.reduce_per_micro_batch || e->parallel.accumulate_type == DTYPE_BF16;
     return flat_open(&e->flat, &e->local, &options, err);
 }
 

@@ -49,7 +49,7 @@ int engine_unit_of_embedding(const struct engine *e) {
 }
 
 int engine_unit_of_head(const struct engine *e) {
-    return e->head < 0 ? -1 : e->flat.unit_of[e->head];
+    return e->flat.unit_head;
 }
 
 // ---- tables

@@ -105,8 +105,12 @@ int states_open_places(struct engine *e, const uint64_t *pack_forward,
             at += arena_round(pack_backward[i]);
         }
     }
-    s->last_unit = -1;
     return 0;
+}
+
+// The unit whose weights are used: the head's may be a table that belongs to the embedding.
+static int weights_of(const struct engine *e, int unit) {
+    return unit == e->flat.unit_head && e->head >= 0 ? e->flat.unit_of[e->head] : unit;
 }
 
 static struct state_place *find_place(struct states *s, int unit) {
@@ -183,40 +187,37 @@ struct step_of_walk {
     bool backward;
 };
 
-// What follows in the walk. `above`: a tied table is used as the head.
-static struct step_of_walk next_step(const struct engine *e, struct step_of_walk now, bool above) {
-    struct step_of_walk none = {-1, false};
+// What follows in the walk.
+static struct step_of_walk next_step(const struct engine *e, struct step_of_walk now) {
+    const struct step_of_walk none = {-1, false};
     const struct stage_part *last = end_stage(e, true), *first = end_stage(e, false);
-    if (now.unit < e->model->config.layers) {
-        const struct stage_part *part = stage_of_layer(e, now.unit);
-        if (now.backward) {
-            if (now.unit > part->layer_first) return (struct step_of_walk){now.unit - 1, true};
-            const struct states *s = states_of(e); // the bottom: another micro-batch begins
-            if (s->bottoms >= s->micro_batches) return none;
-            return part->first ? (struct step_of_walk){e->flat.unit_embedding, false} : none;
-        }
-        if (now.unit + 1 < part->layer_first + part->layer_count)
-            return (struct step_of_walk){now.unit + 1, false};
-        return part->last ? (struct step_of_walk){engine_unit_of_head(e), false} : none;
-    }
-    if (now.unit == engine_unit_of_head(e) && (above || now.unit != e->flat.unit_embedding))
+    if (now.unit == e->flat.unit_head)
         return (struct step_of_walk){last->layer_first + last->layer_count - 1, true};
-    return first ? (struct step_of_walk){first->layer_first, false} : none;
+    if (now.unit == e->flat.unit_embedding) return (struct step_of_walk){first->layer_first, false};
+    const struct stage_part *part = stage_of_layer(e, now.unit);
+    if (now.backward) {
+        if (now.unit > part->layer_first) return (struct step_of_walk){now.unit - 1, true};
+        const struct states *s = states_of(e); // the bottom: another micro-batch begins
+        return part->first && s->bottoms < s->micro_batches
+                   ? (struct step_of_walk){e->flat.unit_embedding, false}
+                   : none;
+    }
+    if (now.unit + 1 < part->layer_first + part->layer_count)
+        return (struct step_of_walk){now.unit + 1, false};
+    return part->last ? (struct step_of_walk){e->flat.unit_head, false} : none;
 }
 
 // Begins gathers of units that come soon: at most `prefetch` ahead, at most so many in flight.
-static void fetch_ahead(struct engine *e, struct step_of_walk now, bool above) {
+static void fetch_ahead(struct engine *e, struct step_of_walk now) {
     struct states *s = states_of(e);
     for (int k = 0; k < e->parallel.prefetch; k++) {
-        struct step_of_walk next = next_step(e, now, above);
-        if (next.unit < 0) return;
-        if (!find_place(s, next.unit)) {
-            struct state_place *p = free_place(s, true);
-            if (s->in_flight >= e->parallel.gathers_in_flight || !p) return;
-            begin_gather(e, p, next.unit);
-        }
-        above = now.unit < e->model->config.layers; // from a layer to a table: it is the head
-        now = next;
+        now = next_step(e, now);
+        if (now.unit < 0) return;
+        int unit = weights_of(e, now.unit);
+        if (find_place(s, unit)) continue;
+        struct state_place *p = free_place(s, true);
+        if (s->in_flight >= e->parallel.gathers_in_flight || !p) return;
+        begin_gather(e, p, unit);
     }
 }
 
@@ -235,10 +236,9 @@ static void point_at(struct engine *e, const struct state_place *p) {
     }
 }
 
-static void pack_place(struct engine *e, struct state_place *p, bool backward) {
+static void pack_place(struct engine *e, struct state_place *p, bool head, bool backward) {
     struct states *s = states_of(e);
     const struct state_unit *u = &s->units[p->unit];
-    bool head = p->unit == engine_unit_of_head(e);
     bool again = e->options.recompute != RECOMPUTE_NONE;
     bool forward = (!backward || again || head) && !p->packed_forward;
     bool other = (backward || head) && !p->packed_backward;
@@ -249,20 +249,16 @@ static void pack_place(struct engine *e, struct state_place *p, bool backward) {
 
 static void acquire_gathered(struct engine *e, int unit, bool backward) {
     struct states *s = states_of(e);
-    struct step_of_walk now = {unit, backward};
-    bool above = s->last_unit >= 0 && s->last_unit < e->model->config.layers && !s->last_backward;
-    struct state_place *p = find_place(s, unit);
-    if (!p) begin_gather(e, p = free_place(s, false), unit);
+    struct state_place *p = find_place(s, weights_of(e, unit));
+    if (!p) begin_gather(e, p = free_place(s, false), weights_of(e, unit));
     p->users++;
     p->used = ++s->acquisitions;
-    const struct stage_part *part = unit < e->model->config.layers ? stage_of_layer(e, unit) : NULL;
-    if (backward && part && part->first && unit == part->layer_first) s->bottoms++;
-    fetch_ahead(e, now, above);
+    const struct stage_part *first = end_stage(e, false);
+    if (backward && first && unit == first->layer_first) s->bottoms++;
+    fetch_ahead(e, (struct step_of_walk){unit, backward});
     arrive(e, p);
     point_at(e, p);
-    pack_place(e, p, backward);
-    s->last_unit = unit;
-    s->last_backward = backward;
+    pack_place(e, p, unit == e->flat.unit_head, backward);
 }
 
 void unit_acquire(struct engine *e, int unit, bool backward) {
@@ -270,12 +266,12 @@ void unit_acquire(struct engine *e, int unit, bool backward) {
     if (states_of(e)->shape.zero == 3)
         acquire_gathered(e, unit, backward);
     else
-        acquire_whole(e, unit);
+        acquire_whole(e, weights_of(e, unit));
 }
 
 void unit_release(struct engine *e, int unit) {
     struct states *s = states_of(e);
-    if (unit >= 0 && s->shape.zero == 3) find_place(s, unit)->users--;
+    if (unit >= 0 && s->shape.zero == 3) find_place(s, weights_of(e, unit))->users--;
 }
 
 // ---- a change
@@ -296,10 +292,9 @@ void states_publish(struct engine *e) {
         return;
     }
     for (int i = 0; i < s->shape.weight_places; i++) s->places[i].unit = -1;
-    s->last_unit = -1;
     struct state_place *p = free_place(s, true);
     int first = end_stage(e, false) ? e->flat.unit_embedding : e->local.stages[0].layer_first;
     if (!p) return;
     begin_gather(e, p, first);
-    fetch_ahead(e, (struct step_of_walk){first, false}, false);
+    fetch_ahead(e, (struct step_of_walk){first, false});
 }

@@ -27,10 +27,10 @@ void unit_gradients_begin(struct engine *e, int unit) {
     }
 }
 
-// A parameter that nothing wrote to (an expert without tokens) has a gradient of zero.
+// A matrix that nothing wrote to (an expert without tokens) has a gradient of zero.
 static void complete(struct engine *e, int param) {
     struct engine_param *p = &e->param_at[param];
-    if (p->written) return;
+    if (p->written || rank_state_late(state_bucket_of(e, param))) return;
     p->written = true;
     memset(p->gradient, 0,
            (size_t)param_elements_padded(&e->model->params[param]) * sizeof *p->gradient);
@@ -68,10 +68,7 @@ void unit_gradients_end(struct engine *e, int unit, bool last) {
     struct states *s = states_of(e);
     const struct state_unit *u = &s->units[unit];
     if (!last && !s->shape.by_unit) return;
-    for (int k = 0; k < u->count; k++) {
-        int i = s->unit_params[u->first + k];
-        if (!rank_state_late(state_bucket_of(e, i))) complete(e, i);
-    }
+    for (int k = 0; k < u->count; k++) complete(e, s->unit_params[u->first + k]);
     states_force(e, s->queue_tail, PHASE_REDUCE);
     states_begin_partials(e, unit);
     for (int b = next_bucket(e, unit, -1); b >= 0; b = next_bucket(e, unit, b))
@@ -82,8 +79,6 @@ void unit_gradients_end(struct engine *e, int unit, bool last) {
 void states_finish_gradients(struct engine *e) {
     struct states *s = states_of(e);
     states_poll(e);
-    for (int i = 0; i < e->model->param_count; i++)
-        if (rank_state_late(state_bucket_of(e, i))) complete(e, i);
     states_join_tied(e);
     states_sum_partial_vectors(e);
     for (int b = 0; b < e->flat.bucket_count; b++)

@@ -81,9 +81,8 @@ struct states {
     struct state_place *places;
     uint64_t *packed_forward_at, *packed_backward_at; // [params] in a place's packed part
     uint64_t acquisitions;
-    int last_unit, in_flight;
-    bool last_backward;
-    int micro_batches, bottoms;
+    int in_flight;              // gathers begun and not waited for
+    int micro_batches, bottoms; // of the step; backward passes that reached the first layer
 
     // norm
     int64_t *block_of; // [params] first block among those of its group
