@@ -3,7 +3,6 @@
 #include "engine/context.h"
 #include "comm/comm.h"
 #include "data/batch_share.h"
-#include "device/reference/reference.h"
 #include "test.h"
 #include <math.h>
 #include <pthread.h>
