@@ -98,6 +98,7 @@ void comm_fail(struct comm *comm, const struct err *why);
 struct comm_stream *comm_stream_open(struct comm *comm, const char *name, const int *members,
                                      int count, struct err *err);
 void comm_stream_close(struct comm_stream *stream); // NULL is allowed
+struct comm *comm_stream_comm(const struct comm_stream *stream);
 int comm_stream_size(const struct comm_stream *stream);
 int comm_stream_index(const struct comm_stream *stream); // of this rank in the group
 

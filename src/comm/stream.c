@@ -164,6 +164,10 @@ void comm_stream_close(struct comm_stream *s) {
     stream_free(s);
 }
 
+struct comm *comm_stream_comm(const struct comm_stream *s) {
+    return s->comm;
+}
+
 int comm_stream_size(const struct comm_stream *s) {
     return s->count;
 }
