@@ -38,7 +38,7 @@ static int hold_stage(struct reader *r, int stage, int rank) {
         int room = stage + 16;
         int *more = realloc(r->stage_rank, (size_t)room * sizeof *more);
         if (!more) return err_set(r->err, ERR_MEMORY, "no memory for a schedule");
-        for (int k = r->room; k < room; k++) more[k] = -1;
+        memset(more + r->room, -1, (size_t)(room - r->room) * sizeof *more);
         r->stage_rank = more;
         r->room = room;
     }
@@ -112,7 +112,7 @@ static int read_rows(struct reader *r, const char *text) {
             return -1;
         text += length + (text[length] == '\n');
     }
-    if (r->ranks == 0)
+    if (!r->stage_rank)
         return err_set(r->err, ERR_DATA, "%s: expected one row of actions per rank, found none",
                        r->name);
     return 0;

@@ -159,7 +159,7 @@ static bool open_simulation(struct simulation *s, double **reals, int **integers
 int pipeline_simulate(const struct pipeline *pipeline, const struct pipeline_costs *costs,
                       struct pipeline_times *times, struct err *err) {
     *times = (struct pipeline_times){0};
-    struct simulation s = {.p = pipeline, .costs = costs, .times = times};
+    struct simulation s = {.p = pipeline, .costs = costs, .times = times, .room = 2};
     double *reals;
     int *integers, result = -1;
     if (!open_simulation(&s, &reals, &integers))

@@ -64,6 +64,7 @@ TEST(bad_csv_is_refused_in_one_line) {
     } cases[] = {
         {"", "own.csv: expected one row of actions per rank, found none"},
         {"# only\n", "found none"},
+        {",,\n", "found none"},
         {"0F0,0X0\n", "own.csv: row 1, column 2: expected an action such as 0F3"},
         {"0F0,0B\n", "column 2: expected an action"},
         {"0F0,F0\n", "found \"F0\""},
