@@ -20,6 +20,7 @@ static const char usage[] =
     "  --pp N               pipeline ranks (4)\n"
     "  --micro-batches N    of one step, per pipeline (8)\n"
     "  --chunks V           stages per rank; interleaved takes any number (2)\n"
+    "  --spare N            slots per stage beyond the least, so that inputs arrive early (0)\n"
     "  --read FILE.csv      a list of your own instead: one row per rank, cells such as 0F3\n"
     "                       (stage, F B I or W, micro-batch), empty ones are pauses\n"
     "  --costs F,I,W[,SEND[,STEP]]\n"
@@ -37,7 +38,7 @@ enum { MOST_FACTORS = 1024 };
 
 struct schedule_arguments {
     const char *kind, *read, *costs, *stage_factor, *svg;
-    int ranks, chunks, micro_batches, columns;
+    int ranks, chunks, micro_batches, spare, columns;
     bool csv, actions, json;
 };
 
@@ -100,6 +101,7 @@ static int open_list(const struct schedule_arguments *a, struct pipeline *p, str
     struct pipeline_shape shape = {.ranks = a->ranks,
                                    .chunks = a->chunks,
                                    .micro_batches = a->micro_batches,
+                                   .spare = a->spare,
                                    .gather = true,
                                    .reduce = true};
     if (a->read) {
@@ -281,6 +283,7 @@ int verb_schedule(int argc, char **argv) {
         {"--pp", OPTION_COUNT, &a.ranks, 1},
         {"--micro-batches", OPTION_COUNT, &a.micro_batches, 1},
         {"--chunks", OPTION_COUNT, &a.chunks, 1},
+        {"--spare", OPTION_COUNT, &a.spare, 0},
         {"--read", OPTION_TEXT, &a.read, 0},
         {"--costs", OPTION_TEXT, &a.costs, 0},
         {"--stage-factor", OPTION_TEXT, &a.stage_factor, 0},

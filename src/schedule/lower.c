@@ -163,6 +163,6 @@ void pipeline_lower(struct pipeline *p, int *needed, int *needed_flows) {
     l.slot_peak = needed;
     l.flow_peak = needed_flows;
     lower_all(&l, false);
-    memcpy(l.slot_most, needed, (size_t)stages * sizeof(int));
+    for (int s = 0; s < stages; s++) l.slot_most[s] = needed[s] + p->shape.spare;
     lower_all(&l, true);
 }

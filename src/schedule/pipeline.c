@@ -40,6 +40,9 @@ static int check_shape(const struct pipeline_shape *s, struct err *err) {
                        "schedule %s: %d ranks, %d stages per rank, %d micro-batches: expected at "
                        "least 1 of each",
                        name, s->ranks, s->chunks, s->micro_batches);
+    if (s->spare < 0)
+        return err_set(err, ERR_USAGE, "schedule %s: %d spare slots, expected 0 or more", name,
+                       s->spare);
     if (s->kind != PIPELINE_INTERLEAVED && s->kind != PIPELINE_FILE &&
         s->chunks != own_chunks(s->kind))
         return err_set(err, ERR_USAGE,

@@ -35,6 +35,8 @@ struct pipeline_shape {
     int ranks;
     int chunks; // stages per rank: interleaved v, zb-v 2, else 1. 0: the kind's own (2, 2, 1)
     int micro_batches;
+    int spare; // slots per stage beyond what the order needs, at most: lets an input arrive while
+               // its predecessors still hold theirs (1f1b's steady state has none free)
     bool gather, reduce; // weights are gathered before the step's first use; gradients reduced
                          // behind the last
 };

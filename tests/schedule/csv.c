@@ -29,7 +29,8 @@ TEST(csv_round_trip) {
                 struct pipeline p, again;
                 struct text text = {0};
                 struct err err = {0};
-                struct pipeline_shape shape = {(enum pipeline_kind)kind, ranks, 0, m, true, true};
+                struct pipeline_shape shape = {
+                    (enum pipeline_kind)kind, ranks, 0, m, 0, true, true};
                 CHECK_OK(pipeline_open(&p, &shape, &err), err);
                 CHECK_EQ_INT(pipeline_print_csv(&p, &text), 0);
                 CHECK_OK(pipeline_open_csv(&again, text.data, "again", &shape, &err), err);
@@ -98,11 +99,11 @@ TEST(bad_csv_is_refused_in_one_line) {
     }
     struct pipeline p;
     struct err err = {0};
-    struct pipeline_shape shape = {PIPELINE_FILE, 4, 0, 0, false, false};
+    struct pipeline_shape shape = {PIPELINE_FILE, 4, 0, 0, 0, false, false};
     CHECK(pipeline_open_csv(&p, "0F0,0B0\n", "own.csv", &shape, &err) != 0);
     CHECK_STR(err.text, "own.csv: has 1 ranks, expected 4");
     err = (struct err){0};
-    shape = (struct pipeline_shape){PIPELINE_FILE, 1, 1, 8, false, false};
+    shape = (struct pipeline_shape){PIPELINE_FILE, 1, 1, 8, 0, false, false};
     CHECK(pipeline_open_csv(&p, "0F0,0B0\n", "own.csv", &shape, &err) != 0);
     CHECK_STR(err.text, "own.csv: has 1 micro-batches, expected 8");
 }
@@ -188,7 +189,7 @@ TEST(svg_drawing) {
     struct pipeline p;
     struct text text = {0};
     struct err err = {0};
-    struct pipeline_shape shape = {PIPELINE_ZB_V, 4, 0, 8, false, false};
+    struct pipeline_shape shape = {PIPELINE_ZB_V, 4, 0, 8, 0, false, false};
     CHECK_OK(pipeline_open(&p, &shape, &err), err);
     struct pipeline_times t = equal_costs(&p);
     CHECK_EQ_INT(pipeline_draw_svg(&p, &t, "a < b & c", &text), 0);

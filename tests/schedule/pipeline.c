@@ -9,7 +9,7 @@ static const enum pipeline_kind kinds[] = {PIPELINE_GPIPE, PIPELINE_1F1B, PIPELI
 static struct pipeline open_one(enum pipeline_kind kind, int ranks, int chunks, int micro_batches) {
     struct pipeline p;
     struct err err = {0};
-    struct pipeline_shape shape = {kind, ranks, chunks, micro_batches, true, true};
+    struct pipeline_shape shape = {kind, ranks, chunks, micro_batches, 0, true, true};
     CHECK_OK(pipeline_open(&p, &shape, &err), err);
     return p;
 }
@@ -96,11 +96,11 @@ TEST(shapes_that_cannot_be) {
         struct pipeline_shape shape;
         const char *part;
     } cases[] = {
-        {{PIPELINE_GPIPE, 4, 2, 8, false, false}, "gpipe has 1 stage per rank, not 2"},
-        {{PIPELINE_ZB_V, 4, 3, 8, false, false}, "zb-v has 2 stages per rank, not 3"},
-        {{PIPELINE_1F1B, 4, 1, 0, false, false}, "0 micro-batches: expected at least 1"},
-        {{PIPELINE_1F1B, 0, 1, 8, false, false}, "0 ranks"},
-        {{PIPELINE_INTERLEAVED, 64, 64, 4096, false, false}, "more than the"},
+        {{PIPELINE_GPIPE, 4, 2, 8, 0, false, false}, "gpipe has 1 stage per rank, not 2"},
+        {{PIPELINE_ZB_V, 4, 3, 8, 0, false, false}, "zb-v has 2 stages per rank, not 3"},
+        {{PIPELINE_1F1B, 4, 1, 0, 0, false, false}, "0 micro-batches: expected at least 1"},
+        {{PIPELINE_1F1B, 0, 1, 8, 0, false, false}, "0 ranks"},
+        {{PIPELINE_INTERLEAVED, 64, 64, 4096, 0, false, false}, "more than the"},
     };
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         struct pipeline p;

@@ -14,7 +14,7 @@ static double bubble(enum pipeline_kind kind, int ranks, int chunks, int micro_b
                      double *formula) {
     struct pipeline p;
     struct err err = {0};
-    struct pipeline_shape shape = {kind, ranks, chunks, micro_batches, false, false};
+    struct pipeline_shape shape = {kind, ranks, chunks, micro_batches, 0, false, false};
     CHECK_OK(pipeline_open(&p, &shape, &err), err);
     struct pipeline_costs costs = {.forward = 1, .input = 1, .weight = 1};
     struct pipeline_times t = simulate(&p, &costs);
@@ -132,7 +132,7 @@ TEST(uneven_stages_and_collectives) {
     // 4; reductions (10) run behind the last backward, beside the other rank's.
     struct pipeline p;
     struct err err = {0};
-    struct pipeline_shape shape = {PIPELINE_1F1B, 2, 0, 1, true, true};
+    struct pipeline_shape shape = {PIPELINE_1F1B, 2, 0, 1, 0, true, true};
     CHECK_OK(pipeline_open(&p, &shape, &err), err);
     const double factor[2] = {1, 2};
     struct pipeline_costs costs = {.forward = 1,
@@ -165,4 +165,33 @@ TEST(neighbours_on_one_rank_send_nothing) {
     CHECK_CLOSE(t.bubble, 0, 1e-12);
     pipeline_times_free(&t);
     pipeline_close(&p);
+}
+
+// With a slot to spare an input is received while the micro-batch before it still computes.
+TEST(spare_slots_hide_messages) {
+    static const enum pipeline_kind kinds[] = {PIPELINE_1F1B, PIPELINE_INTERLEAVED, PIPELINE_ZB_H1};
+    struct pipeline_costs costs = {.forward = 4, .input = 4, .weight = 4, .send = 1};
+    for (int k = 0; k < 3; k++) {
+        double total[2];
+        int slots[2];
+        for (int spare = 0; spare < 2; spare++) {
+            struct pipeline p;
+            struct err err = {0};
+            struct pipeline_shape shape = {kinds[k], 4, 0, 16, spare, false, false};
+            CHECK_OK(pipeline_open(&p, &shape, &err), err);
+            CHECK_OK(pipeline_validate(&p, &err), err);
+            for (int m = 1; m <= 16; m++) CHECK_OK(pipeline_remake(&p, m, &err), err);
+            struct pipeline_times t = simulate(&p, &costs);
+            total[spare] = t.total;
+            slots[spare] = p.slots[3];
+            pipeline_times_free(&t);
+            pipeline_close(&p);
+        }
+        CHECK(total[1] < total[0]);
+        CHECK_EQ_INT(slots[1], slots[0] + 1);
+    }
+    struct pipeline p;
+    struct err err = {0};
+    struct pipeline_shape shape = {PIPELINE_1F1B, 4, 0, 16, -1, false, false};
+    CHECK(pipeline_open(&p, &shape, &err) != 0);
 }
