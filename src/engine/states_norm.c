@@ -44,11 +44,15 @@ static struct tables place_tables(const struct engine *e) {
     return t;
 }
 
-// Elements of a parameter that count on this rank: of what several hold, those of the first.
+// Elements of a parameter that count on this rank: of what several hold, those of the first. Where
+// all ranks of a shard group hold a vector, its blocks are gathered as if the first had it alone.
 static int64_t counted_elements(const struct engine *e, int param) {
     const struct param *p = &e->model->params[param];
     const struct param_slice *s = &e->local.slices[param];
+    const struct flat_bucket *b = state_bucket_of(e, param);
+    const struct comm_stream *shards = state_sharded(e) ? e->reduce[b->group] : NULL;
     if (s->tied_copy || s->copy > 0) return 0;
+    if (b->shards == 1 && shards && comm_stream_index(shards) > 0) return 0;
     return s->copy_kv > 0 ? p->part_rows[0] * p->columns : param_elements_padded(p);
 }
 
