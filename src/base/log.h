@@ -2,7 +2,7 @@
 // decides where a line goes (standard error unless set otherwise).
 #pragma once
 
-enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN };
+enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_NONE }; // LOG_NONE: as `least` only
 
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // `sink` NULL restores standard error. Lines below `least` are dropped.

@@ -69,12 +69,22 @@ static int open_stream(struct engine *e, enum mesh_group_kind kind, const char *
     return size > 1 && !*out ? -1 : 0;
 }
 
+static void find_neighbours(struct engine *e) {
+    int at[MESH_AXES];
+    memcpy(at, e->local.at, sizeof at);
+    at[MESH_CP] = (e->cp_index + e->cp - 1) % e->cp;
+    e->cp_previous = mesh_rank(&e->layout.mesh, at);
+    at[MESH_CP] = (e->cp_index + 1) % e->cp;
+    e->cp_next = mesh_rank(&e->layout.mesh, at);
+}
+
 static int open_streams(struct engine *e, struct err *err) {
     static const enum mesh_group_kind all[FLAT_GROUPS] = {GROUP_DATA, GROUP_EXPERT_DATA};
     static const enum mesh_group_kind shard[FLAT_GROUPS] = {GROUP_SHARD, GROUP_EXPERT_SHARD};
     static const char *const reduce[FLAT_GROUPS] = {"reduce", "expert_reduce"};
     static const char *const gather[FLAT_GROUPS] = {"gather", "expert_gather"};
     if (!e->comm) return 0;
+    find_neighbours(e);
     if (comm_size(e->comm) != mesh_ranks(&e->layout.mesh) || comm_rank(e->comm) != e->rank)
         return err_set(err, ERR_INTERNAL, "rank %d of %d in the world, %d of %d in the layout",
                        comm_rank(e->comm), comm_size(e->comm), e->rank,
@@ -110,10 +120,11 @@ static int open_tables(struct engine *e, struct err *err) {
     e->layers = calloc((size_t)e->model->config.layers, sizeof *e->layers);
     e->batch_loss = calloc(batches, sizeof *e->batch_loss);
     e->shared = calloc(batches, sizeof *e->shared);
+    e->shares = calloc(batches, sizeof *e->shares);
     e->shared_list = calloc(batches, sizeof *e->shared_list);
     uint64_t *pack = calloc(2 * params, sizeof *pack);
     bool complete = e->weight && e->param_at && e->layers && e->batch_loss && e->shared &&
-                    e->shared_list && pack;
+                    e->shares && e->shared_list && pack;
     for (int i = 0; i < e->shape.stage_count && complete; i++) {
         e->stages[i].slot_of = calloc(batches, sizeof *e->stages[i].slot_of);
         complete = e->stages[i].slot_of != NULL;
@@ -176,6 +187,7 @@ void engine_close(struct engine *engine) {
     free(engine->layers);
     free(engine->batch_loss);
     free(engine->shared);
+    free(engine->shares);
     free(engine->shared_list);
     free(engine);
 }

@@ -1,6 +1,5 @@
 // The engine's part of the memory plan: the rank's share of model and pipeline, the sizes that only
 // the device knows, and the products made ahead of time.
-#include "data/batch.h"
 #include "engine/state.h"
 #include <math.h>
 #include <stdlib.h>
@@ -192,30 +191,29 @@ static int make_shape(struct engine *e, struct err *err) {
     const struct engine_options *o = &e->options;
     const struct engine_parallel *p = &e->parallel;
     int64_t full = (int64_t)o->rows * o->context, tokens = full / e->cp;
-    struct rank_shape shape = {
-        .compute = o->compute,
-        .recompute = o->recompute,
-        .train = o->train,
-        .split_backward = o->train && splits_backward(e->schedule),
-        .tokens = tokens,
-        .residual = e->sequence ? tokens / e->tp : tokens,
-        .tp = e->tp,
-        .micro_batches = o->micro_batches,
-        .context = o->context,
-        .chunk = tokens < DEVICE_TOKEN_CHUNK ? (int)tokens : DEVICE_TOKEN_CHUNK,
-        .other_bytes = o->other_bytes,
-        .shared_batches_bytes =
-            e->cp > 1 ? (uint64_t)o->micro_batches * batch_bytes((int32_t)tokens) : 0,
-        .flat = &e->flat,
-        .zero = e->layout.zero,
-        .reduces = e->shape.ranks[FLAT_DENSE] > 1,
-        .ranks = {e->shape.ranks[FLAT_DENSE], e->shape.ranks[FLAT_EXPERT]},
-        .ep = e->layout.mesh.ep,
-        .reduce_per_micro_batch = p->reduce_per_micro_batch,
-        .gather_type = p->gather_type,
-        .reduce_type = p->reduce_type,
-        .accumulate_type = p->accumulate_type,
-        .gathers_in_flight = p->gathers_in_flight};
+    struct rank_shape shape = {.compute = o->compute,
+                               .recompute = o->recompute,
+                               .train = o->train,
+                               .split_backward = o->train && splits_backward(e->schedule),
+                               .tokens = tokens,
+                               .residual = e->sequence ? tokens / e->tp : tokens,
+                               .tp = e->tp,
+                               .micro_batches = o->micro_batches,
+                               .context = o->context,
+                               .chunk =
+                                   tokens < DEVICE_TOKEN_CHUNK ? (int)tokens : DEVICE_TOKEN_CHUNK,
+                               .other_bytes = o->other_bytes,
+                               .shared_batches_bytes = layer_context_batches_bytes(e),
+                               .flat = &e->flat,
+                               .zero = e->layout.zero,
+                               .reduces = e->shape.ranks[FLAT_DENSE] > 1,
+                               .ranks = {e->shape.ranks[FLAT_DENSE], e->shape.ranks[FLAT_EXPERT]},
+                               .ep = e->layout.mesh.ep,
+                               .reduce_per_micro_batch = p->reduce_per_micro_batch,
+                               .gather_type = p->gather_type,
+                               .reduce_type = p->reduce_type,
+                               .accumulate_type = p->accumulate_type,
+                               .gathers_in_flight = p->gathers_in_flight};
     e->shape = shape;
     if (e->shape.split_backward && o->recompute != RECOMPUTE_NONE)
         return err_set(err, ERR_USAGE,

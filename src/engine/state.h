@@ -2,6 +2,7 @@
 // layer and by parameter, and the groups of ranks that it talks to.
 #pragma once
 #include "base/arena.h"
+#include "data/batch_share.h"
 #include "engine/engine.h"
 #include "memory/flat.h"
 #include "memory/rank.h"
@@ -62,7 +63,8 @@ struct engine {
     struct comm_stream *reduce[FLAT_GROUPS];      // over the shard groups, for gradients
     struct comm_stream *gather[FLAT_GROUPS];      // the same ranks, for weights
     int tp, tp_index, cp, cp_index;
-    bool sequence; // the residual stream is cut over tp
+    int cp_previous, cp_next; // world ranks of the neighbours along cp
+    bool sequence;            // the residual stream is cut over tp
 
     struct device_weight *weight;  // [params] matrices that enter a product
     struct engine_param *param_at; // [params]
@@ -83,6 +85,7 @@ struct engine {
     bool lookup_written;
     double *batch_loss;   // [micro_batches]
     struct batch *shared; // [micro_batches] this rank's part of the sequences (context parallelism)
+    struct batch_share *shares;   // [micro_batches] how they were cut
     struct batch **shared_list;   // pointers to them
     struct batch *const *batches; // of the step: shared_list, or the caller's
     int batch_count;
@@ -160,7 +163,8 @@ const int32_t *tensor_local_ids(const struct engine *e, const int32_t *ids, int6
 void layer_attend(struct engine *e, int layer, const struct batch *batch);
 void layer_attend_backward(struct engine *e, int layer, const struct batch *batch, const void *dout,
                            void *dqkv);
-uint64_t layer_context_bytes(const struct engine *e); // of SINGLE_CONTEXT
+uint64_t layer_context_bytes(const struct engine *e);         // of SINGLE_CONTEXT
+uint64_t layer_context_batches_bytes(const struct engine *e); // of SINGLE_BATCHES
 // This rank's part of the step's sequences, into e->batches.
 int layer_context_share(struct engine *e, struct batch *const *batches, int count, struct err *err);
 

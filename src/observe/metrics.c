@@ -89,6 +89,7 @@ static void put_number(struct text *t, const char *name, double value) {
 }
 
 void metrics_put_step(struct metrics *m, const struct metrics_step *s) {
+    if (!m->path[0]) return; // this rank keeps no journal
     struct text *t = &m->pending;
     text_printf(t, "{\"step\":%lld,\"time\":%.3f", (long long)s->step, clock_wall_seconds());
     put_number(t, "loss", s->loss);
@@ -130,6 +131,7 @@ void metrics_put_step(struct metrics *m, const struct metrics_step *s) {
 void metrics_put_event(struct metrics *m, const char *event, int64_t step, const char *format,
                        ...) {
     char fields[2048];
+    if (!m->path[0]) return; // this rank keeps no journal
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(fields, sizeof fields, format, arguments);

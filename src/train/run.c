@@ -2,7 +2,6 @@
 #include "train/run.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "observe/trace.h"
 #include "train/run_parts.h"
 #include <math.h>
 #include <stdio.h>
@@ -41,9 +40,11 @@ static int walk(struct run *run, struct err *err) {
         log_line(LOG_INFO, "nothing to do: step %lld of %lld is done already", (long long)run->step,
                  (long long)last);
     bool worked = run->step < last;
-    while (run->step < last && !run_is_stopped(run)) {
+    run_look_at_signals(run);
+    while (run->step < last && !run->stopped) {
         if (run_one_step(run, err) != 0) return -1;
-        if (run_is_stopped(run)) break;
+        run_look_at_signals(run);
+        if (run->stopped) break;
         bool ends = run->step == last;
         if (run->validation &&
             ((c->eval_every > 0 && run->step % c->eval_every == 0) ||
@@ -53,24 +54,8 @@ static int walk(struct run *run, struct err *err) {
         if (!ends && c->checkpoint_every > 0 && run->step % c->checkpoint_every == 0)
             try_to_save(run);
     }
-    if (run_is_stopped(run)) return interrupted(run, err);
+    if (run->stopped) return interrupted(run, err);
     return worked && c->checkpoint_at_end ? last_save(run, err) : 0;
-}
-
-// One row for the compute thread, one for each reader.
-static void write_trace(struct run *run) {
-    enum { MOST_READERS = 256 };
-    const struct record_lane *lanes[1 + MOST_READERS] = {&run->lane};
-    struct err err = {0};
-    int count = 1;
-    if (run->loader) {
-        loader_stop(run->loader);
-        for (int i = 0; i < run->config->readers; i++) lanes[count++] = loader_lane(run->loader, i);
-    }
-    if (trace_write(run->config->trace, lanes, count, &err) != 0)
-        log_line(LOG_WARN, "the trace was not written: %s", err.text);
-    else
-        log_line(LOG_INFO, "trace: %s", run->config->trace);
 }
 
 // The ratio says something only where the plan outweighs the program itself and its libraries.
@@ -84,6 +69,27 @@ static void say_end(const struct run *run) {
              text_bytes(plan, planned), text_bytes(most, peak), ratio);
 }
 
+// All ranks have come together; what fails before the first step fails on all of them.
+static int start(struct run *run, struct err *err) {
+    int status = config_check_run(run->config, err);
+    if (status == 0) status = config_layout(run->config, run->ranks, &run->layout, err);
+    if (run_agree(run, status, err) != 0) return -1;
+    return run_agree(run, run_open(run, err), err);
+}
+
+static int carry_out(struct run *run, struct err *err) {
+    if (start(run, err) != 0) return -1;
+    run->result->step = run->step;
+    run->result->start_seconds = clock_since_exec_seconds();
+    log_line(LOG_INFO, "start-up: %.2f s from exec to the first step", run->result->start_seconds);
+    int status = walk(run, err);
+    if (status != 0 && err->kind != ERR_INTERRUPT) run_fail(run, err);
+    if (run->result->peak_resident_bytes > 0) say_end(run);
+    if (status == 0) run_say_messages(run);
+    if (run->config->trace[0]) run_write_trace(run);
+    return status;
+}
+
 int train_run(struct train_config *config, const struct run_control *control,
               struct run_result *result, struct err *err) {
     struct run *run = calloc(1, sizeof *run);
@@ -93,17 +99,13 @@ int train_run(struct train_config *config, const struct run_control *control,
     run->control = control;
     run->result = result;
     run->lock = -1;
-    int status = config_check_run(config, err);
-    if (status == 0) status = run_open(run, err);
+    int status = run_join(run, err);
     if (status == 0) {
-        result->step = run->step;
-        result->start_seconds = clock_since_exec_seconds();
-        log_line(LOG_INFO, "start-up: %.2f s from exec to the first step", result->start_seconds);
-        status = walk(run, err);
-        if (result->peak_resident_bytes > 0) say_end(run);
-        if (config->trace[0]) write_trace(run);
+        if (!run_leads(run) && run->owns_comm) log_to(NULL, NULL, LOG_NONE);
+        status = carry_out(run, err);
     }
     run_close(run);
+    run_leave(run, status, err);
     free(run);
     return status;
 }

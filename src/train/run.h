@@ -12,6 +12,7 @@
 #pragma once
 #include "base/error.h"
 #include "base/launch.h"
+#include "comm/comm.h"
 #include "train/config.h"
 #include <signal.h>
 #include <stdbool.h>
@@ -21,6 +22,7 @@ struct run_control {
     const volatile sig_atomic_t *stop; // not 0: finish the step, save, return ERR_INTERRUPT
     // What the launcher said; NULL, or one rank: this process is alone and MPI is never touched.
     const struct launch_environment *launch;
+    struct comm *comm; // or: an opened end (ranks as threads); the caller closes it
 };
 
 struct run_result {

@@ -7,22 +7,26 @@
 
 int run_evaluate(struct run *run, struct err *err) {
     const struct train_config *c = run->config;
-    int64_t all = (int64_t)loader_samples_per_epoch(run->validation) / c->micro_batch;
-    int64_t wanted = c->eval_batches > 0 && c->eval_batches < all ? c->eval_batches : all;
-    if (wanted == 0) wanted = 1; // a set smaller than a micro-batch is read more than once
+    // A micro-batch on each data-parallel rank at a time.
+    int64_t ranks = run->layout.mesh.size[MESH_DP], samples = c->micro_batch * ranks;
+    int64_t all = (int64_t)loader_samples_per_epoch(run->validation) / samples;
+    int64_t wanted = c->eval_batches / ranks;
+    if (c->eval_batches == 0 || wanted > all) wanted = all;
+    if (wanted == 0) wanted = 1; // a set smaller than that is read more than once
     double sum = 0, start = clock_seconds();
     int64_t counted = 0;
-    for (int64_t i = 0; i < wanted && !run_is_stopped(run); i++) {
+    for (int64_t i = 0; i < wanted && !run->stopped; i++) {
         struct batch *const *batches;
         double loss;
         int64_t targets;
-        if (loader_step(run->validation, (uint64_t)(i * c->micro_batch), &batches, err) != 0 ||
+        if (loader_step(run->validation, (uint64_t)(i * samples), &batches, err) != 0 ||
             engine_evaluate(run->engine, batches[0], &loss, &targets, NULL, err) != 0)
             return -1;
         sum += loss;
         counted += targets;
+        run_look_at_signals(run);
     }
-    if (run_is_stopped(run) || counted == 0) return 0; // half an evaluation is none
+    if (run->stopped || counted == 0) return 0; // half an evaluation is none
     double loss = sum / (double)counted, seconds = clock_seconds() - start;
     double bytes = (double)loader_text_bytes(run->validation);
     double bits = bytes > 0 ? loss / log(2) * (double)loader_tokens(run->validation) / bytes : NAN;

@@ -16,7 +16,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-enum { TRACE_SPANS = 1 << 22, READER_TRACE_SPANS = 1 << 16 };
+enum { READER_TRACE_SPANS = 1 << 16 };
 
 static int write_file(struct run *run, const char *name, const char *text, size_t bytes,
                       struct err *err) {
@@ -57,12 +57,12 @@ static int copy_tokenizer(struct run *run, struct err *err) {
 
 static int open_folder(struct run *run, struct err *err) {
     const struct train_config *c = run->config;
-    if (file_make_folders(c->folder, err) != 0)
-        return err_context(err, "train.folder cannot be made");
-    if (take_lock(run, err) != 0) return -1;
     if (config_print(c, false, &run->config_text) != 0)
         return err_set(err, ERR_MEMORY, "no memory for the configuration");
-    return copy_tokenizer(run, err);
+    if (!run_leads(run)) return 0;
+    if (file_make_folders(c->folder, err) != 0)
+        return err_context(err, "train.folder cannot be made");
+    return take_lock(run, err) != 0 ? -1 : copy_tokenizer(run, err);
 }
 
 static void say_model(const struct run *run, const struct engine_options *options) {
@@ -72,9 +72,10 @@ static void say_model(const struct run *run, const struct engine_options *option
     log_line(LOG_INFO, "model: %s, %s parameters, %d layers, hidden %d, vocabulary %d",
              c->model.family == FAMILY_GPT2 ? "gpt2" : "llama", parameters, c->model.layers,
              c->model.hidden, c->model.vocab);
-    log_line(LOG_INFO, "device: %s; %s; %d x %d tokens in a micro-batch, %d of them in a step",
+    log_line(LOG_INFO, "device: %s; %s; %d x %d tokens in a micro-batch, %d of them in a step%s",
              run->device.name, options->compute == DTYPE_BF16 ? "bf16" : "fp32", options->rows,
-             options->context, options->micro_batches);
+             options->context, options->micro_batches,
+             c->replicas > 1 ? " on each data-parallel rank" : "");
     double per_token = flops_per_token_full(&c->model, c->context);
     char mode[64];
     config_choice(&config_options[CONFIG_OPTION(recompute)], (int)c->recompute, mode);
@@ -96,8 +97,40 @@ static int say_plan(struct run *run, const struct engine_options *options, struc
             snprintf(line + strlen(line), sizeof line - strlen(line), "%s%s %s",
                      line[0] ? ", " : "", buffer_kind_name(kind), text_bytes(bytes, part));
     }
-    log_line(LOG_INFO, "memory: %s planned (%s)", text_bytes(plan.total_bytes, total), line);
+    log_line(LOG_INFO, "memory: %s planned%s (%s)", text_bytes(plan.total_bytes, total),
+             run->world ? " on rank 0" : "", line);
     memory_plan_free(&plan);
+    return 0;
+}
+
+// This rank's share of the samples: ranks that differ in dp alone read different ones.
+static int loader_for(struct run *run, bool validation, int batch, struct loader_options *out,
+                      struct err *err) {
+    struct config_paths *paths = validation ? &run->validation_paths : &run->paths;
+    int at[MESH_AXES];
+    if (config_loader(run->config, validation, batch, paths, out, err) != 0) return -1;
+    mesh_at(&run->layout.mesh, run->rank, at);
+    out->rank = at[MESH_DP];
+    out->ranks = run->layout.mesh.size[MESH_DP];
+    return 0;
+}
+
+static int read_schedule(struct run *run, struct err *err) {
+    size_t bytes;
+    if (run->config->pipeline != PIPELINE_FILE) return 0;
+    if (file_read(run->config->pipeline_file, 0, &run->schedule_csv, &bytes, err) != 0)
+        return err_context(err, "pipeline.file");
+    return 0;
+}
+
+static int describe_parallel(struct run *run, struct engine_options *options, struct err *err) {
+    if (read_schedule(run, err) != 0) return -1;
+    config_parallel(run->config, &run->parallel);
+    run->parallel.comm = run->comm;
+    run->parallel.rank = run->rank;
+    run->parallel.layout = &run->layout;
+    run->parallel.schedule_csv = run->schedule_csv;
+    options->parallel = &run->parallel;
     return 0;
 }
 
@@ -108,17 +141,19 @@ static int open_engine(struct run *run, struct err *err) {
     struct loader_options loader, validation;
     config_device(c, &device_options);
     config_engine(c, &options);
-    if (record_lane_open(&run->lane, "compute", c->trace[0] ? TRACE_SPANS : 0) != 0)
+    if (record_lane_open(&run->lane, "compute", c->trace[0] ? RUN_TRACE_SPANS : 0) != 0)
         return err_set(err, ERR_MEMORY, "no memory for the trace");
     device_options.lane = &run->lane;
     if (model_describe(&run->model, &c->model, err) != 0 ||
         device_cpu_open(&run->device, &device_options, err) != 0 ||
-        config_loader(c, false, c->batch, &run->paths, &loader, err) != 0 ||
-        config_loader(c, true, c->batch, &run->validation_paths, &validation, err) != 0)
+        loader_for(run, false, c->batch, &loader, err) != 0 ||
+        loader_for(run, true, c->batch, &validation, err) != 0 ||
+        describe_parallel(run, &options, err) != 0)
         return -1;
     uint64_t loader_part = (loader_bytes(&loader) + 63) / 64 * 64;
     options.other_bytes = loader_part + (validation.set_count ? loader_bytes(&validation) : 0);
     run->recomputed_flops = engine_recompute_flops(&c->model, c->recompute, c->context);
+    run_say_world(run);
     say_model(run, &options);
     if (say_plan(run, &options, err) != 0) return -1;
     run->engine = engine_open(&run->model, &run->device, &options, err);
@@ -138,7 +173,7 @@ int run_open_loader(struct run *run, int batch, struct err *err) {
     if (run->loader) loader_close(run->loader);
     run->loader = NULL;
     memset(&run->counts, 0, sizeof run->counts);
-    if (config_loader(run->config, false, batch, &run->paths, &options, err) != 0) return -1;
+    if (loader_for(run, false, batch, &options, err) != 0) return -1;
     options.lane = &run->lane;
     options.trace_spans = run->config->trace[0] ? READER_TRACE_SPANS : 0;
     run->loader = loader_open(&options, run->loader_memory, err);
@@ -149,9 +184,7 @@ int run_open_loader(struct run *run, int batch, struct err *err) {
 static int open_validation(struct run *run, struct err *err) {
     struct loader_options options;
     if (!run->config->validation_sets[0]) return 0;
-    if (config_loader(run->config, true, run->config->batch, &run->validation_paths, &options,
-                      err) != 0)
-        return -1;
+    if (loader_for(run, true, run->config->batch, &options, err) != 0) return -1;
     run->validation = loader_open(&options, run->validation_memory, err);
     return run->validation ? 0 : err_context(err, "data.validation");
 }
@@ -178,6 +211,7 @@ static int try_trace(const char *path, struct err *err) {
 static int open_journals(struct run *run, struct err *err) {
     char path[4096];
     const struct train_config *c = run->config;
+    if (!run_leads(run)) return 0;
     if (file_join(path, sizeof path, c->folder, "metrics.jsonl", err) != 0 ||
         metrics_open(&run->metrics, path, run->step, err) != 0)
         return -1;
@@ -201,19 +235,42 @@ static int open_journals(struct run *run, struct err *err) {
     return 0;
 }
 
-int run_open(struct run *run, struct err *err) {
+static int open_parts(struct run *run, struct err *err) {
     const struct train_config *c = run->config;
-    run->saved_step = -1;
-    config_schedule(c, &run->schedule);
     if (open_folder(run, err) != 0 || open_engine(run, err) != 0) return -1;
     run->sample_ids = malloc(sizeof *run->sample_ids * (size_t)c->batch);
     if (!run->sample_ids) return err_set(err, ERR_MEMORY, "no memory for sample ids");
-    if (run_restore(run, err) != 0) return -1;
+    return 0;
+}
+
+static int open_data(struct run *run, struct err *err) {
     if (run_open_loader(run, schedule_batch(&run->schedule, run->samples), err) != 0 ||
         open_validation(run, err) != 0)
         return -1;
     say_data(run);
     return open_journals(run, err);
+}
+
+// Ranks with private caches or other files would learn from other samples than they count.
+static int compare_order(struct run *run, struct err *err) {
+    if (!run->world) return 0;
+    int64_t own = (int64_t)(loader_digest(run->loader) >> 1), most = run_most(run, own);
+    int64_t other = own != most ? run->rank : -1;
+    other = run_most(run, other);
+    if (other < 0) return 0;
+    return err_set(err, ERR_DATA,
+                   "rank %lld (%s) reads other samples than the rest: its files of data.train, or "
+                   "their order, differ; give all ranks the same shards",
+                   (long long)other, comm_host(run->comm, (int)other));
+}
+
+int run_open(struct run *run, struct err *err) {
+    run->saved_step = -1;
+    config_schedule(run->config, &run->schedule);
+    if (run_agree(run, open_parts(run, err), err) != 0) return -1;
+    if (run_agree(run, run_restore(run, err), err) != 0) return -1;
+    if (run_agree(run, open_data(run, err), err) != 0) return -1;
+    return compare_order(run, err);
 }
 
 void run_close(struct run *run) {
@@ -227,5 +284,6 @@ void run_close(struct run *run) {
     record_lane_close(&run->lane);
     text_free(&run->config_text);
     free(run->sample_ids);
+    free(run->schedule_csv);
     if (run->lock >= 0) close(run->lock);
 }

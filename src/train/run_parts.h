@@ -1,5 +1,6 @@
-// A run in progress, for the files of this room: run.c (order of things), run_open.c, run_save.c
-// (checkpoints, both ways), run_step.c (a step and what is reported), run_evaluate.c.
+// A run in progress, for the files of this room: run.c (order of things), run_world.c (the ranks of
+// a run), run_open.c, run_save.c (checkpoints, both ways), run_step.c (a step and what is
+// reported), run_evaluate.c.
 #pragma once
 #include "base/record.h"
 #include "base/text.h"
@@ -13,9 +14,20 @@
 #include "train/schedule.h"
 #include <stdbool.h>
 
+enum { RUN_TRACE_SPANS = 1 << 22 };
+
 struct run {
-    const struct train_config *config;
+    struct train_config *config;
     const struct run_control *control;
+    int rank, ranks;
+    struct comm *comm;         // NULL: one process
+    struct comm_stream *world; // NULL: one rank
+    bool owns_comm;
+    struct layout layout;
+    struct engine_parallel parallel;
+    char *schedule_csv;
+    bool stopped; // agreed by all ranks
+
     struct text config_text;
 
     struct model model;
@@ -62,6 +74,20 @@ int run_save(struct run *run, struct err *err);
 int run_one_step(struct run *run, struct err *err);
 int run_evaluate(struct run *run, struct err *err);
 
-static inline bool run_is_stopped(const struct run *run) {
-    return run->control && run->control->stop && *run->control->stop;
+// Opens the communication when a launcher started several ranks.
+int run_join(struct run *run, struct err *err);
+void run_leave(struct run *run, int status, const struct err *err);
+// Collective: 0 when all ranks pass 0, else -1 on all of them; the lowest that failed keeps its
+// message, the others are silent (result->silent).
+int run_agree(struct run *run, int status, struct err *err);
+// Tells the others of a failure between two agreements.
+void run_fail(struct run *run, struct err *err);
+void run_look_at_signals(struct run *run); // collective: sets `stopped`
+double run_sum(struct run *run, double value);
+int64_t run_most(struct run *run, int64_t value);
+static inline bool run_leads(const struct run *run) { // speaks, and keeps the run folder
+    return run->rank == 0;
 }
+void run_say_world(const struct run *run);
+void run_say_messages(struct run *run);
+void run_write_trace(struct run *run);

@@ -121,12 +121,14 @@ static void say_step(struct run *run, const struct metrics_step *m) {
 static void measure_gemm(struct run *run) {
     if (run->gemm_rate > 0 || run->config->gemm_seconds <= 0) return;
     bool bf16_run = run->config->precision == PRECISION_BF16;
-    run->gemm_rate = device_gemm_rate(&run->device, bf16_run ? DTYPE_BF16 : DTYPE_F32,
-                                      run->config->gemm_seconds);
+    double own = device_gemm_rate(&run->device, bf16_run ? DTYPE_BF16 : DTYPE_F32,
+                                  run->config->gemm_seconds);
+    run->gemm_rate = run_sum(run, own);
     log_line(LOG_INFO,
-             "best GEMM rate: %.1f GFLOP/s in %s; mfu is the share of it that the model's "
+             "best GEMM rate: %.1f GFLOP/s in %s%s; mfu is the share of it that the model's "
              "operations reach (full attention counted; causal: attended pairs only)",
-             run->gemm_rate / 1e9, bf16_run ? "bf16" : "fp32");
+             run->gemm_rate / 1e9, bf16_run ? "bf16" : "fp32",
+             run->world ? ", of all ranks together" : "");
 }
 
 int run_one_step(struct run *run, struct err *err) {
@@ -141,7 +143,8 @@ int run_one_step(struct run *run, struct err *err) {
         .learning_rate = schedule_rate(&run->schedule, run->step + 1, run->samples + batch),
         .clip_norm = c->clip,
         .update = run->updates + 1};
-    if (engine_run_step(run->engine, batches, batch / c->micro_batch, &step, err) != 0) return -1;
+    int count = batch / c->micro_batch / run->layout.mesh.size[MESH_DP];
+    if (engine_run_step(run->engine, batches, count, &step, err) != 0) return -1;
     double seconds = clock_seconds() - begin;
     run->step++;
     run->samples += batch;

@@ -12,6 +12,14 @@
 #define INTER PIPELINE_INTERLEAVED
 #define ZBH1 PIPELINE_ZB_H1
 #define ZBV PIPELINE_ZB_V
+#define L(fast_, model_, pp_, dp_, cp_, tp_, ep_, zero_, shard_, schedule_, chunks_, rows_, ...)   \
+    {                                                                                              \
+        fast_, {                                                                                   \
+            .model = model_, .pp = pp_, .dp = dp_, .cp = cp_, .tp = tp_, .ep = ep_, .zero = zero_, \
+            .shard = shard_, .schedule = schedule_, .chunks = chunks_, .rows = rows_,              \
+            ##__VA_ARGS__                                                                          \
+        }                                                                                          \
+    }
 
 // `fast`: also in `make test`; all of them in `make test-parallel`.
 static const struct line {
@@ -21,83 +29,83 @@ static const struct line {
     // clang-format off
     // model, pp, dp, cp, tp, ep, zero, shard, schedule, chunks, rows
     // data parallelism and ZeRO
-    {true,  {"llama",  1, 2, 1, 1, 1, 0, 0, ONE, 1, 1}},
-    {false, {"llama",  1, 4, 1, 1, 1, 0, 0, ONE, 1, 1}},
-    {true,  {"llama",  1, 2, 1, 1, 1, 1, 0, ONE, 1, 1}},
-    {true,  {"llama",  1, 4, 1, 1, 1, 1, 0, ONE, 1, 1}},
-    {false, {"gpt2",   1, 2, 1, 1, 1, 1, 0, ONE, 1, 2}},
-    {true,  {"gpt2",   1, 4, 1, 1, 1, 2, 0, ONE, 1, 2}},
-    {false, {"llama",  1, 4, 1, 1, 1, 2, 0, ONE, 1, 2}},
-    {true,  {"llama",  1, 4, 1, 1, 1, 3, 0, ONE, 1, 2}},
-    {true,  {"gpt2",   1, 2, 1, 1, 1, 3, 0, ONE, 1, 4}},
-    {false, {"untied", 1, 8, 1, 1, 1, 3, 0, ONE, 1, 1}},
-    {true,  {"untied", 1, 2, 1, 1, 1, 3, 0, ONE, 1, 1, .per_micro_batch = true}},
-    {true,  {"llama",  1, 2, 1, 1, 1, 2, 0, ONE, 1, 1, .per_micro_batch = true}},
-    {false, {"llama",  1, 2, 1, 1, 1, 1, 0, ONE, 1, 1, .per_micro_batch = true}},
-    {false, {"gpt2",   1, 4, 1, 1, 1, 0, 0, ONE, 1, 1, .per_micro_batch = true}},
-    {true,  {"llama",  1, 4, 1, 1, 1, 1, 2, ONE, 1, 1}},
-    {false, {"llama",  1, 4, 1, 1, 1, 3, 2, ONE, 1, 2}},
-    {false, {"gpt2",   1, 8, 1, 1, 1, 2, 4, ONE, 1, 1}},
+    L(true, "llama",  1, 2, 1, 1, 1, 0, 0, ONE, 1, 1),
+    L(false, "llama",  1, 4, 1, 1, 1, 0, 0, ONE, 1, 1),
+    L(true, "llama",  1, 2, 1, 1, 1, 1, 0, ONE, 1, 1),
+    L(true, "llama",  1, 4, 1, 1, 1, 1, 0, ONE, 1, 1),
+    L(false, "gpt2",   1, 2, 1, 1, 1, 1, 0, ONE, 1, 2),
+    L(true, "gpt2",   1, 4, 1, 1, 1, 2, 0, ONE, 1, 2),
+    L(false, "llama",  1, 4, 1, 1, 1, 2, 0, ONE, 1, 2),
+    L(true, "llama",  1, 4, 1, 1, 1, 3, 0, ONE, 1, 2),
+    L(true, "gpt2",   1, 2, 1, 1, 1, 3, 0, ONE, 1, 4),
+    L(false, "untied", 1, 8, 1, 1, 1, 3, 0, ONE, 1, 1),
+    L(true, "untied", 1, 2, 1, 1, 1, 3, 0, ONE, 1, 1, .per_micro_batch = true),
+    L(true, "llama",  1, 2, 1, 1, 1, 2, 0, ONE, 1, 1, .per_micro_batch = true),
+    L(false, "llama",  1, 2, 1, 1, 1, 1, 0, ONE, 1, 1, .per_micro_batch = true),
+    L(false, "gpt2",   1, 4, 1, 1, 1, 0, 0, ONE, 1, 1, .per_micro_batch = true),
+    L(true, "llama",  1, 4, 1, 1, 1, 1, 2, ONE, 1, 1),
+    L(false, "llama",  1, 4, 1, 1, 1, 3, 2, ONE, 1, 2),
+    L(false, "gpt2",   1, 8, 1, 1, 1, 2, 4, ONE, 1, 1),
     // tensor and sequence parallelism
-    {true,  {"llama",  1, 1, 1, 2, 1, 0, 0, ONE, 1, 2}},
-    {true,  {"llama",  1, 1, 1, 4, 1, 0, 0, ONE, 1, 2}}, // kv_heads 2 < tp
-    {false, {"llama",  1, 1, 1, 8, 1, 0, 0, ONE, 1, 4}},
-    {true,  {"gpt2",   1, 1, 1, 2, 1, 0, 0, ONE, 1, 2}},
-    {false, {"gpt2",   1, 1, 1, 4, 1, 0, 0, ONE, 1, 1}},
-    {true,  {"llama",  1, 1, 1, 2, 1, 0, 0, ONE, 1, 2, .no_sequence = true}},
-    {false, {"gpt2",   1, 1, 1, 4, 1, 0, 0, ONE, 1, 2, .no_sequence = true}},
-    {false, {"llama",  1, 2, 1, 4, 1, 1, 0, ONE, 1, 2, .no_sequence = true}},
-    {true,  {"gpt2",   1, 2, 1, 2, 1, 1, 0, ONE, 1, 2}},
-    {false, {"llama",  1, 2, 1, 4, 1, 3, 0, ONE, 1, 4}},
-    {false, {"untied", 1, 4, 1, 2, 1, 2, 0, ONE, 1, 2}},
+    L(true, "llama",  1, 1, 1, 2, 1, 0, 0, ONE, 1, 2),
+    L(true, "llama",  1, 1, 1, 4, 1, 0, 0, ONE, 1, 2), // kv_heads 2 < tp
+    L(false, "llama",  1, 1, 1, 8, 1, 0, 0, ONE, 1, 4),
+    L(true, "gpt2",   1, 1, 1, 2, 1, 0, 0, ONE, 1, 2),
+    L(false, "gpt2",   1, 1, 1, 4, 1, 0, 0, ONE, 1, 1),
+    L(true, "llama",  1, 1, 1, 2, 1, 0, 0, ONE, 1, 2, .no_sequence = true),
+    L(false, "gpt2",   1, 1, 1, 4, 1, 0, 0, ONE, 1, 2, .no_sequence = true),
+    L(false, "llama",  1, 2, 1, 4, 1, 1, 0, ONE, 1, 2, .no_sequence = true),
+    L(true, "gpt2",   1, 2, 1, 2, 1, 1, 0, ONE, 1, 2),
+    L(false, "llama",  1, 2, 1, 4, 1, 3, 0, ONE, 1, 4),
+    L(false, "untied", 1, 4, 1, 2, 1, 2, 0, ONE, 1, 2),
     // pipelines
-    {true,  {"llama",  2, 1, 1, 1, 1, 0, 0, ONE, 1, 1}},
-    {true,  {"gpt2",   2, 1, 1, 1, 1, 0, 0, GPIPE, 1, 1}},
-    {false, {"llama",  4, 1, 1, 1, 1, 0, 0, GPIPE, 1, 1}},
-    {true,  {"gpt2",   4, 1, 1, 1, 1, 0, 0, ONE, 1, 1}},
-    {true,  {"llama",  2, 1, 1, 1, 1, 0, 0, INTER, 2, 1}},
-    {false, {"gpt2",   2, 1, 1, 1, 1, 0, 0, INTER, 2, 2}},
-    {true,  {"llama",  2, 1, 1, 1, 1, 0, 0, ZBH1, 1, 1}},
-    {false, {"gpt2",   4, 1, 1, 1, 1, 0, 0, ZBH1, 1, 1}},
-    {true,  {"gpt2",   2, 1, 1, 1, 1, 0, 0, ZBV, 2, 1}},
-    {true,  {"llama",  2, 1, 1, 1, 1, 0, 0, ZBV, 2, 1}},
-    {false, {"untied", 2, 1, 1, 1, 1, 0, 0, ZBV, 2, 2}},
-    {false, {"untied", 4, 1, 1, 1, 1, 0, 0, ZBH1, 1, 1}},
-    {true,  {"gpt2",   2, 2, 1, 1, 1, 1, 0, ONE, 1, 1}},
-    {true,  {"gpt2",   1, 3, 1, 1, 1, 1, 0, ONE, 1, 1, .samples = 6}},
-    {false, {"gpt2",   2, 3, 1, 1, 1, 1, 0, ONE, 1, 1, .samples = 12}},
-    {false, {"llama",  2, 3, 1, 1, 1, 3, 0, ONE, 1, 1, .samples = 6}},
-    {false, {"llama",  2, 4, 1, 1, 1, 1, 0, INTER, 2, 1}},
-    {false, {"gpt2",   4, 2, 1, 1, 1, 2, 0, ONE, 1, 1}},
-    {true,  {"llama",  2, 2, 1, 1, 1, 3, 0, ONE, 1, 1}},
-    {false, {"llama",  2, 2, 1, 1, 1, 3, 0, ZBV, 2, 1}},
-    {false, {"untied", 2, 2, 1, 1, 1, 2, 0, ZBH1, 1, 1}},
-    {false, {"gpt2",   2, 2, 1, 1, 1, 1, 0, ZBV, 2, 1}},
+    L(true, "llama",  2, 1, 1, 1, 1, 0, 0, ONE, 1, 1),
+    L(true, "gpt2",   2, 1, 1, 1, 1, 0, 0, GPIPE, 1, 1),
+    L(false, "llama",  4, 1, 1, 1, 1, 0, 0, GPIPE, 1, 1),
+    L(true, "gpt2",   4, 1, 1, 1, 1, 0, 0, ONE, 1, 1),
+    L(true, "llama",  2, 1, 1, 1, 1, 0, 0, INTER, 2, 1),
+    L(false, "gpt2",   2, 1, 1, 1, 1, 0, 0, INTER, 2, 2),
+    L(true, "llama",  2, 1, 1, 1, 1, 0, 0, ZBH1, 1, 1),
+    L(false, "gpt2",   4, 1, 1, 1, 1, 0, 0, ZBH1, 1, 1),
+    L(true, "gpt2",   2, 1, 1, 1, 1, 0, 0, ZBV, 2, 1),
+    L(true, "llama",  2, 1, 1, 1, 1, 0, 0, ZBV, 2, 1),
+    L(false, "untied", 2, 1, 1, 1, 1, 0, 0, ZBV, 2, 2),
+    L(false, "untied", 4, 1, 1, 1, 1, 0, 0, ZBH1, 1, 1),
+    L(true, "gpt2",   2, 2, 1, 1, 1, 1, 0, ONE, 1, 1),
+    L(true, "gpt2",   1, 3, 1, 1, 1, 1, 0, ONE, 1, 1, .samples = 6),
+    L(false, "gpt2",   2, 3, 1, 1, 1, 1, 0, ONE, 1, 1, .samples = 12),
+    L(false, "llama",  2, 3, 1, 1, 1, 3, 0, ONE, 1, 1, .samples = 6),
+    L(false, "llama",  2, 4, 1, 1, 1, 1, 0, INTER, 2, 1),
+    L(false, "gpt2",   4, 2, 1, 1, 1, 2, 0, ONE, 1, 1),
+    L(true, "llama",  2, 2, 1, 1, 1, 3, 0, ONE, 1, 1),
+    L(false, "llama",  2, 2, 1, 1, 1, 3, 0, ZBV, 2, 1),
+    L(false, "untied", 2, 2, 1, 1, 1, 2, 0, ZBH1, 1, 1),
+    L(false, "gpt2",   2, 2, 1, 1, 1, 1, 0, ZBV, 2, 1),
     // context parallelism
-    {true,  {"llama",  1, 1, 2, 1, 1, 0, 0, ONE, 1, 1}},
-    {true,  {"gpt2",   1, 1, 4, 1, 1, 0, 0, ONE, 1, 2}},
-    {false, {"untied", 1, 1, 2, 1, 1, 0, 0, ONE, 1, 2}},
-    {true,  {"untied", 1, 1, 2, 1, 1, 0, 0, ONE, 1, 2, .gather_keys = true}},
-    {false, {"llama",  1, 1, 4, 1, 1, 0, 0, ONE, 1, 1, .gather_keys = true}},
-    {true,  {"llama",  1, 1, 2, 1, 1, 0, 0, ONE, 1, 1, .per_document = true}},
-    {false, {"llama",  1, 2, 2, 1, 1, 1, 0, ONE, 1, 1}},
-    {false, {"gpt2",   1, 2, 2, 1, 1, 3, 0, ONE, 1, 2}},
-    {false, {"llama",  1, 1, 2, 2, 1, 0, 0, ONE, 1, 2}},
-    {false, {"llama",  2, 1, 2, 1, 1, 0, 0, ONE, 1, 1}},
+    L(true, "llama",  1, 1, 2, 1, 1, 0, 0, ONE, 1, 1),
+    L(true, "gpt2",   1, 1, 4, 1, 1, 0, 0, ONE, 1, 2),
+    L(false, "untied", 1, 1, 2, 1, 1, 0, 0, ONE, 1, 2),
+    L(true, "untied", 1, 1, 2, 1, 1, 0, 0, ONE, 1, 2, .gather_keys = true),
+    L(false, "llama",  1, 1, 4, 1, 1, 0, 0, ONE, 1, 1, .gather_keys = true),
+    L(true, "llama",  1, 1, 2, 1, 1, 0, 0, ONE, 1, 1, .per_document = true),
+    L(false, "llama",  1, 2, 2, 1, 1, 1, 0, ONE, 1, 1),
+    L(false, "gpt2",   1, 2, 2, 1, 1, 3, 0, ONE, 1, 2),
+    L(false, "llama",  1, 1, 2, 2, 1, 0, 0, ONE, 1, 2),
+    L(false, "llama",  2, 1, 2, 1, 1, 0, 0, ONE, 1, 1),
     // three and four at once
-    {true,  {"llama",  2, 2, 1, 2, 1, 1, 0, ONE, 1, 1}},
-    {false, {"gpt2",   2, 2, 1, 2, 1, 1, 0, ZBH1, 1, 1}},
-    {false, {"llama",  2, 2, 1, 2, 1, 3, 0, INTER, 2, 1}},
-    {true,  {"llama",  2, 2, 2, 2, 1, 3, 0, ONE, 1, 1}},
-    {false, {"gpt2",   2, 2, 2, 2, 1, 1, 0, ONE, 1, 1}},
-    {false, {"untied", 2, 2, 2, 2, 1, 2, 0, ZBV, 2, 1}},
-    {false, {"llama",  4, 2, 1, 2, 1, 1, 0, ONE, 1, 1}},
-    {false, {"llama",  2, 2, 1, 4, 1, 1, 0, ONE, 1, 1}},
-    {false, {"llama",  4, 1, 2, 2, 1, 0, 0, GPIPE, 1, 2}},
+    L(true, "llama",  2, 2, 1, 2, 1, 1, 0, ONE, 1, 1),
+    L(false, "gpt2",   2, 2, 1, 2, 1, 1, 0, ZBH1, 1, 1),
+    L(false, "llama",  2, 2, 1, 2, 1, 3, 0, INTER, 2, 1),
+    L(true, "llama",  2, 2, 2, 2, 1, 3, 0, ONE, 1, 1),
+    L(false, "gpt2",   2, 2, 2, 2, 1, 1, 0, ONE, 1, 1),
+    L(false, "untied", 2, 2, 2, 2, 1, 2, 0, ZBV, 2, 1),
+    L(false, "llama",  4, 2, 1, 2, 1, 1, 0, ONE, 1, 1),
+    L(false, "llama",  2, 2, 1, 4, 1, 1, 0, ONE, 1, 1),
+    L(false, "llama",  4, 1, 2, 2, 1, 0, 0, GPIPE, 1, 2),
     // bf16
-    {true,  {"llama",  2, 2, 1, 1, 1, 1, 0, ONE, 1, 1, .bf16 = true}},
-    {false, {"gpt2",   2, 1, 1, 2, 1, 0, 0, ZBV, 2, 1, .bf16 = true}},
-    {false, {"llama",  1, 4, 1, 1, 1, 3, 0, ONE, 1, 2, .bf16 = true, .bf16_wire = true}},
+    L(true, "llama",  2, 2, 1, 1, 1, 1, 0, ONE, 1, 1, .bf16 = true),
+    L(false, "gpt2",   2, 1, 1, 2, 1, 0, 0, ZBV, 2, 1, .bf16 = true),
+    L(false, "llama",  1, 4, 1, 1, 1, 3, 0, ONE, 1, 2, .bf16 = true, .bf16_wire = true),
     // clang-format on
 };
 enum { LINES = sizeof lines / sizeof lines[0] };
@@ -167,7 +175,7 @@ static void check_line(const struct world_layout *l, bool thorough) {
         expect_same(l, "pipeline, sharding or overlap", base_of(l), &r);
     if (thorough) {
         struct world_layout v = *l;
-        v.threads = 2;
+        v.threads = 1;
         v.bucket_bytes = 3000;
         expect_same(l, "threads and bucket size", v, &r);
         v = *l;

@@ -231,7 +231,7 @@ static void close_session(struct session *s) {
 }
 
 static void wait_for_all(struct rank *r) {
-    static const char name[] = "world";
+    static const char name[] = "test";
     struct err err = {0};
     int members[64], n = comm_size(r->comm);
     for (int i = 0; i < n; i++) members[i] = i;

@@ -1,0 +1,161 @@
+// The ranks of a run: how they come together, agree, and part. Rank 0 speaks and keeps the run
+// folder; the others compute, and are silent unless they are the one that failed. See run_parts.h.
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "observe/trace.h"
+#include "train/run_parts.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int open_comm(struct run *run, struct err *err) {
+    const struct run_control *control = run->control;
+    struct comm_options options;
+    run->comm = control ? control->comm : NULL;
+    bool launched = control && control->launch && control->launch->ranks > 1;
+    if (run->comm || !launched) return 0;
+    config_comm(run->config, &options);
+    options.expected_ranks = control->launch->ranks;
+    if (run->config->trace[0]) options.trace_spans = RUN_TRACE_SPANS;
+    if (comm_open_mpi(&run->comm, &options, err) != 0) return -1;
+    run->owns_comm = true;
+    return 0;
+}
+
+int run_join(struct run *run, struct err *err) {
+    run->ranks = 1;
+    if (open_comm(run, err) != 0) return -1;
+    if (!run->comm || comm_size(run->comm) == 1) return 0;
+    run->rank = comm_rank(run->comm);
+    run->ranks = comm_size(run->comm);
+    int *all = malloc((size_t)run->ranks * sizeof *all);
+    if (!all) return err_set(err, ERR_MEMORY, "no memory for the list of ranks");
+    for (int i = 0; i < run->ranks; i++) all[i] = i;
+    run->world = comm_stream_open(run->comm, "run", all, run->ranks, err);
+    free(all);
+    return run->world ? 0 : -1;
+}
+
+// Of the ranks that failed the lowest tells its message; the others end with its kind and in
+// silence.
+int run_agree(struct run *run, int status, struct err *err) {
+    if (!run->world) return status;
+    int64_t lowest = status != 0 ? -run->rank : -run->ranks;
+    comm_max_integers(run->world, &lowest, 1);
+    if (lowest == -run->ranks && comm_check(run->comm, err) == 0) return 0;
+    int64_t kind = -lowest == run->rank && status != 0 ? (int64_t)err->kind : 0;
+    comm_max_integers(run->world, &kind, 1);
+    if (status != 0 && -lowest == run->rank) return -1;
+    run->result->silent = true;
+    *err = (struct err){ERR_NONE, ""};
+    return err_set(err, kind > 0 ? (enum err_kind)kind : ERR_INTERNAL, "rank %lld failed",
+                   (long long)-lowest);
+}
+
+// A failure inside a step: peers that wait for this rank are told; a rank that was told is silent.
+void run_fail(struct run *run, struct err *err) {
+    struct err known = {0};
+    if (!run->world || run->result->silent) return;
+    if (comm_check(run->comm, &known) != 0)
+        run->result->silent = !run_leads(run);
+    else
+        comm_fail(run->comm, err);
+}
+
+void run_look_at_signals(struct run *run) {
+    const struct run_control *control = run->control;
+    int64_t stop = control && control->stop && *control->stop;
+    if (run->world) comm_max_integers(run->world, &stop, 1);
+    run->stopped = stop != 0;
+}
+
+double run_sum(struct run *run, double value) {
+    if (run->world) comm_sum_doubles(run->world, &value, 1);
+    return value;
+}
+
+int64_t run_most(struct run *run, int64_t value) {
+    if (run->world) comm_max_integers(run->world, &value, 1);
+    return value;
+}
+
+// ---- what is told of it
+// --------------------------------------------------------------------------
+
+void run_say_world(const struct run *run) {
+    const struct mesh *m = &run->layout.mesh;
+    char zero[64] = "";
+    if (!run->world) return;
+    if (run->layout.zero > 0)
+        snprintf(zero, sizeof zero, ", ZeRO-%d over %d ranks", run->layout.zero, m->shard);
+    log_line(LOG_INFO,
+             "ranks: %d as pp %d x dp %d x cp %d x tp %d%s%s; pipeline %s, %d stages; messages: %s",
+             run->ranks, m->size[MESH_PP], m->size[MESH_DP], m->size[MESH_CP], m->size[MESH_TP],
+             run->layout.sequence_parallel ? " with sequence parallelism" : "", zero,
+             pipeline_kind_name(run->config->pipeline), layout_stages(&run->layout),
+             comm_library());
+}
+
+// Waiting and in flight, by stream and kind: what was hidden behind compute.
+void run_say_messages(struct run *run) {
+    for (int i = 0; run->engine && i < engine_stream_count(run->engine); i++)
+        for (int k = 0; k < COMM_KIND_COUNT; k++) {
+            struct comm_counts c;
+            const char *name = engine_stream_counts(run->engine, i, (enum comm_kind)k, &c);
+            if (c.operations == 0) continue;
+            char bytes[32];
+            log_line(LOG_INFO,
+                     "messages: %s %s: %llu operations, %s sent, in flight %.3f s, exposed %.3f s "
+                     "(%.2f of it), queued %.3f s",
+                     comm_kind_name((enum comm_kind)k), name, (unsigned long long)c.operations,
+                     text_bytes(c.bytes, bytes), c.in_flight_seconds, c.exposed_seconds,
+                     c.in_flight_seconds > 0 ? c.exposed_seconds / c.in_flight_seconds : 0,
+                     c.queued_seconds);
+            metrics_put_event(
+                &run->metrics, "messages", run->step,
+                "\"stream\":\"%s\",\"kind\":\"%s\",\"operations\":%llu,\"bytes\":%llu,"
+                "\"in_flight_seconds\":%.6f,\"exposed_seconds\":%.6f,"
+                "\"queued_seconds\":%.6f",
+                name, comm_kind_name((enum comm_kind)k), (unsigned long long)c.operations,
+                (unsigned long long)c.bytes, c.in_flight_seconds, c.exposed_seconds,
+                c.queued_seconds);
+        }
+}
+
+// One row for the compute thread, one for messages, one for each reader; a file for each rank.
+void run_write_trace(struct run *run) {
+    enum { MOST_READERS = 256 };
+    const struct record_lane *lanes[2 + MOST_READERS] = {&run->lane};
+    struct err err = {0};
+    int count = 1, result;
+    char path[4096];
+    if (run->comm) lanes[count++] = comm_lane(run->comm);
+    if (run->loader) {
+        loader_stop(run->loader);
+        for (int i = 0; i < run->config->readers; i++) lanes[count++] = loader_lane(run->loader, i);
+    }
+    snprintf(path, sizeof path, "%s", run->config->trace);
+    if (run->world) {
+        struct trace_rank rank = {run->rank, run->ranks, comm_host(run->comm, run->rank),
+                                  clock_wall_seconds() - clock_seconds()};
+        result = trace_rank_path(path, sizeof path, run->config->trace, run->rank, &err);
+        if (result == 0) result = trace_write_rank(path, lanes, count, &rank, &err);
+    } else {
+        result = trace_write(path, lanes, count, &err);
+    }
+    if (result != 0)
+        log_line(LOG_WARN, "the trace was not written: %s", err.text);
+    else
+        log_line(LOG_INFO, "trace: %s", path);
+}
+
+void run_leave(struct run *run, int status, const struct err *err) {
+    comm_stream_close(run->world);
+    if (!run->owns_comm) return;
+    if (status != 0 && comm_check(run->comm, NULL) != 0)
+        return; // the process ends, see run_control
+    (void)err;
+    comm_close(run->comm);
+    run->comm = NULL;
+}
