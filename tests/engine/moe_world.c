@@ -51,6 +51,8 @@ struct rank {
     float *gradients;
     struct moe_layer layer;
     pthread_t thread;
+    void *owned[1024];
+    int owned_count;
 };
 
 static struct moe_gradient gradient(void *context, int param) {
@@ -64,28 +66,29 @@ static struct moe_gradient gradient(void *context, int param) {
     return (struct moe_gradient){r->gradients + moe_weight_offset(c, part), true};
 }
 
-static void *memory(size_t bytes) {
+static void *memory(struct rank *r, size_t bytes) {
     void *p = NULL;
+    CHECK(r->owned_count < 1024);
     CHECK(posix_memalign(&p, 64, bytes + 64) == 0);
     memset(p, 0xff, bytes + 64); // NaN: what is read was written
-    return p;
+    return r->owned[r->owned_count++] = p;
 }
 
 static void place_weight(struct rank *r, int param, int part, int64_t n, int64_t k,
                          const float *weights, enum dtype type) {
     int64_t count = n * k;
-    void *plain = memory((size_t)count * 4);
+    void *plain = memory(r, (size_t)count * 4);
     dtype_convert(plain, type, weights + moe_weight_offset(r->c, part), DTYPE_F32, (size_t)count);
     struct device_weight *w = &r->weight[param];
     *w = (struct device_weight){n, k, type, plain, NULL, NULL};
     uint64_t forward = r->device.pack_bytes(&r->device, w, false);
     uint64_t backward = r->device.pack_bytes(&r->device, w, true);
     if (forward) {
-        w->packed_forward = memory(forward);
+        w->packed_forward = memory(r, forward);
         r->device.pack(&r->device, w, false);
     }
     if (backward) {
-        w->packed_backward = memory(backward);
+        w->packed_backward = memory(r, backward);
         r->device.pack(&r->device, w, true);
     }
 }
@@ -93,7 +96,7 @@ static void place_weight(struct rank *r, int param, int part, int64_t n, int64_t
 static void place_weights(struct rank *r) {
     const struct moe_case *c = r->c;
     int local = c->experts / r->ep;
-    float *made = memory((size_t)moe_weight_count(c) * 4);
+    float *made = memory(r, (size_t)moe_weight_count(c) * 4);
     if (c->weights)
         memcpy(made, c->weights, (size_t)moe_weight_count(c) * 4);
     else
@@ -110,13 +113,12 @@ static void place_weights(struct rank *r) {
         place_weight(r, param, part, 2 * c->shared, c->hidden, made, c->type);
         place_weight(r, param + 1, part + 1, c->hidden, c->shared, made, c->type);
     }
-    free(made);
 }
 
 static void make_batch(struct rank *r, struct batch *b) {
     const struct moe_case *c = r->c;
     int32_t rows = (int32_t)(r->tokens / c->context);
-    batch_place(b, memory(batch_bytes((int32_t)r->tokens)), rows, c->context);
+    batch_place(b, memory(r, batch_bytes((int32_t)r->tokens)), rows, c->context);
     b->non_pad = b->tokens;
     for (int32_t i = 0; i < b->tokens; i++) {
         b->target[i] = 1;
@@ -168,7 +170,7 @@ static void open_layer(struct rank *r, struct batch *batch) {
     m->shape.wave = moe_wave_rows(&m->shape, c->wave);
     for (int i = 0; i < MOE_BUFFER_COUNT; i++) {
         uint64_t bytes = moe_buffer_bytes(&m->shape, i);
-        m->buffer[i] = bytes ? memory(bytes) : NULL;
+        m->buffer[i] = bytes ? memory(r, bytes) : NULL;
     }
     bool shared = c->shared > 0;
     uint64_t bytes;
@@ -176,7 +178,7 @@ static void open_layer(struct rank *r, struct batch *batch) {
                          shared ? &r->weight[m->shared_up] : NULL,
                          shared ? &r->weight[m->shared_down] : NULL, &bytes, &err),
              err);
-    r->device.set_workspace(&r->device, memory(bytes), bytes);
+    r->device.set_workspace(&r->device, memory(r, bytes), bytes);
     if (r->ep > 1) {
         int members[16];
         for (int i = 0; i < r->ep; i++) members[i] = i;
@@ -195,7 +197,11 @@ static void hand_over(struct rank *r, const struct moe_statistics *s, const void
     dtype_convert(out->dx + at, DTYPE_F32, dx, c->type, values);
     memcpy(out->expert + pair, r->layer.buffer[MOE_EXPERT], pairs * 4);
     memcpy(out->slot + pair, r->layer.buffer[MOE_SLOT], pairs * 4);
-    if (r->index > 0) return;
+    if (r->index > 0) {
+        free(s->counts);
+        free(s->score_sum);
+        return;
+    }
     out->statistics = *s;
     out->waves = moe_wave_count(&r->layer);
 }
@@ -210,9 +216,9 @@ static void run_rank(struct rank *r) {
     make_batch(r, &batch);
     open_layer(r, &batch);
     size_t values = (size_t)(r->tokens * c->hidden);
-    void *x = memory(values * 4), *y = memory(values * 4), *dy = memory(values * 4),
-         *dx = memory(values * 4);
-    float *wide = memory(values * 4);
+    void *x = memory(r, values * 4), *y = memory(r, values * 4), *dy = memory(r, values * 4),
+         *dx = memory(r, values * 4);
+    float *wide = memory(r, values * 4);
     for (size_t i = 0; i < values; i++)
         wide[i] = moe_input(r->first + (int64_t)i / c->hidden, (int)(i % (size_t)c->hidden));
     dtype_convert(x, c->type, wide, DTYPE_F32, values);
@@ -244,6 +250,7 @@ static void run_rank(struct rank *r) {
     if (r->comm) CHECK_OK(comm_check(r->comm, &err), err);
     comm_stream_close(r->layer.ep_stream);
     r->device.close(&r->device);
+    while (r->owned_count) free(r->owned[--r->owned_count]);
 }
 
 static void *run_thread(void *rank) {
@@ -304,4 +311,6 @@ void moe_free(struct moe_result *r) {
     free(r->gradients);
     free(r->expert);
     free(r->slot);
+    free(r->statistics.counts);
+    free(r->statistics.score_sum);
 }
