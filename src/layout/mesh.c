@@ -185,33 +185,45 @@ static void product_text(const struct mesh *mesh, char out[128]) {
                                    mesh->size[axis]);
 }
 
+// What one axis could be with the other sizes kept, as ", or pp 4"; nothing where none would do.
+// Where dp follows, any divisor of what is left.
+static void put_remedy(const struct mesh *mesh, int axis, int64_t product, int ranks,
+                       char out[256]) {
+    char nearest[64];
+    bool derived = mesh->size[MESH_DP] == 0;
+    if (mesh->size[axis] == 0 || ranks % (product / mesh->size[axis]) != 0) return;
+    int64_t left = ranks / (product / mesh->size[axis]);
+    if (derived && left >= mesh->size[axis] && mesh->size[axis] == 1) return;
+    if (derived)
+        mesh_nearest_divisors(left, mesh->size[axis], nearest);
+    else
+        snprintf(nearest, sizeof nearest, "%lld", (long long)left);
+    size_t at = strlen(out);
+    snprintf(out + at, 256 - at, "%s%s %s", at ? ", or " : "", axis_names[axis], nearest);
+}
+
 // The sizes do not make up the world: which one is at fault, and what would do.
 static int refuse_product(const struct mesh *mesh, int64_t product, int ranks, struct err *err) {
-    char text[128], nearest[64], single[160] = "";
+    char text[128], remedy[256] = "", cause[128] = "", nearest[64];
     product_text(mesh, text);
-    for (int axis = 0; axis < MESH_AXES; axis++)
-        if (mesh->size[axis] > 0 && ranks % mesh->size[axis] != 0)
-            return err_set(err, ERR_USAGE,
-                           "mesh: %s is %lld, which does not make up the %d ranks of this world: "
-                           "%s (%d) does not divide %d; nearest values that do: %s",
-                           text, (long long)product, ranks, axis_names[axis], mesh->size[axis],
-                           ranks, mesh_nearest_divisors(ranks, mesh->size[axis], nearest));
-    bool derived = mesh->size[MESH_DP] == 0; // then any divisor does for another axis
     for (int axis = 0; axis < MESH_AXES; axis++) {
-        if (mesh->size[axis] == 0) continue;
-        int64_t others = product / mesh->size[axis];
-        if (ranks % others != 0 || (derived && mesh->size[axis] == 1)) continue;
-        size_t at = strlen(single);
-        snprintf(single + at, sizeof single - at, "%s%s %s", at ? ", or " : "", axis_names[axis],
-                 derived ? mesh_nearest_divisors(ranks / others, mesh->size[axis], nearest)
-                         : (snprintf(nearest, sizeof nearest, "%lld", (long long)(ranks / others)),
-                            nearest));
+        put_remedy(mesh, axis, product, ranks, remedy);
+        if (cause[0] || mesh->size[axis] == 0 || ranks % mesh->size[axis] == 0) continue;
+        snprintf(cause, sizeof cause, ": %s (%d) does not divide %d", axis_names[axis],
+                 mesh->size[axis], ranks);
+        mesh_nearest_divisors(ranks, mesh->size[axis], nearest);
     }
-    return err_set(
-        err, ERR_USAGE, "mesh: %s is %lld, which does not %s the %d ranks of this world; %s%s",
-        text, (long long)product, derived ? "divide" : "make up", ranks,
-        single[0] ? "with the other sizes kept this would do: " : "start that many ranks",
-        single[0] ? single : " or smaller sizes");
+    const char *verb = mesh->size[MESH_DP] == 0 ? "divide" : "make up";
+    if (remedy[0])
+        return err_set(err, ERR_USAGE,
+                       "mesh: %s is %lld, which does not %s the %d ranks of this world%s; with the "
+                       "other sizes kept this would do: %s",
+                       text, (long long)product, verb, ranks, cause, remedy);
+    return err_set(err, ERR_USAGE,
+                   "mesh: %s is %lld, which does not %s the %d ranks of this world%s; %s%s", text,
+                   (long long)product, verb, ranks, cause,
+                   cause[0] ? "nearest values that do: " : "start that many ranks, or lower sizes",
+                   cause[0] ? nearest : "");
 }
 
 static int check_product(const struct mesh *mesh, int ranks, struct err *err) {

@@ -135,12 +135,18 @@ static void refused(struct mesh mesh, int ranks, const char *part, const char *o
 }
 
 TEST(mesh_refuses_what_does_not_make_up_the_world) {
-    refused(make(3, 0, 1, 2, 1, 0), 16, "pp (3) does not divide 16", "2 or 4");
-    refused(make(1, 0, 1, 32, 1, 0), 16, "tp (32) does not divide 16", "16");
-    refused(make(4, 0, 4, 2, 1, 0), 16, "does not divide the 16 ranks", "pp 2");
+    refused(make(3, 0, 1, 2, 1, 0), 16, "pp (3) does not divide 16", "would do: pp 2 or 4");
+    refused(make(1, 0, 1, 32, 1, 0), 16, "tp (32) does not divide 16", "would do: tp 16");
+    refused(make(16, 0, 1, 8, 1, 0), 24, "pp (16) does not divide 24", "would do: pp 3");
+    refused(make(5, 0, 1, 7, 1, 0), 16, "pp (5) does not divide 16",
+            "nearest values that do: 4 or 8");
+    refused(make(4, 0, 4, 2, 1, 0), 16, "is 32, which does not divide the 16 ranks",
+            "pp 2, or cp 2");
     refused(make(2, 2, 1, 2, 1, 0), 16, "pp 2 x dp 2 x cp 1 x tp 2 is 8",
             "pp 4, or dp 4, or cp 2, or tp 4");
     refused(make(2, 4, 2, 2, 1, 0), 16, "is 32, which does not make up the 16 ranks", "dp 2");
+    refused(make(4, 4, 4, 4, 1, 0), 2, "is 256, which does not make up the 2 ranks",
+            "pp (4) does not divide 2; nearest values that do: 2");
     refused(make(0, 2, 1, 2, 1, 0), 4, "pp is 0", "between 1");
     refused(make(1, -1, 1, 2, 1, 0), 4, "dp is -1", "between 1");
     refused(make(1 << 22, 1 << 22, 1 << 22, 1 << 22, 1, 0), 4, "far more than 4", "");

@@ -256,7 +256,7 @@ static void check_layout(const char *more, int ranks, const char *part) {
 
 TEST(layouts_that_do_not_fit_are_refused) {
     check_layout("parallel.tp: 3\n", 16,
-                 "tp (3) does not divide 16; nearest values that do: 2 or 4");
+                 "tp (3) does not divide 16; with the other sizes kept this would do: tp 2 or 4");
     check_layout("parallel: {tp: 2, dp: 2}\n", 16, "dp 8");
     check_layout("parallel.tp: 8\n", 8, "tp (8) does not divide heads (4)");
     check_layout("", 3, "train.batch (8) is not a multiple of the 3 replicas of dp");
