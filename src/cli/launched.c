@@ -8,7 +8,7 @@
 // the host, so weft decides. It reads OMP_WAIT_POLICY while the program is loaded and offers no
 // call to change it later; hence the second start. Where cores are enough, nothing is changed.
 #include "cli/launched.h"
-#include "operate/affinity.h"
+#include "base/affinity.h"
 #include "operate/launched.h"
 #include <omp.h>
 #include <stdio.h>

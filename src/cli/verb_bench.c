@@ -3,7 +3,7 @@
 #include "cli/bench.h"
 #include "cli/cli.h"
 #include "cli/launched.h"
-#include "operate/affinity.h"
+#include "base/affinity.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "cli/launch_keeper.h"
 #include "cli/launched.h"
 #include "comm/comm.h"
-#include "operate/affinity.h"
+#include "base/affinity.h"
 #include "operate/launch.h"
 #include "operate/launch_report.h"
 #include <ctype.h>

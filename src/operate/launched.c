@@ -1,6 +1,6 @@
 // See launched.h.
 #include "operate/launched.h"
-#include "operate/affinity.h"
+#include "base/affinity.h"
 #include <errno.h>
 #include <limits.h>
 #include <stdint.h>
@@ -161,13 +161,4 @@ int launched_check(const struct launch_environment *l, const char *mpi, struct e
                    "--single to train in this process alone",
                    l->variable, l->ranks, mpi, is_open_mpi(mpi) ? "mpirun.openmpi" : "mpirun.mpich",
                    how, l->ranks);
-}
-
-int launched_check_world(const struct launch_environment *l, int world_ranks, struct err *err) {
-    if (l->launcher == LAUNCHER_NONE || l->ranks == world_ranks) return 0;
-    return err_set(err, ERR_USAGE,
-                   "%s says %d ranks, but MPI sees %d: the launcher and this program's MPI do not "
-                   "know each other. Start with \"weft launch -n %d\" or \"srun --mpi=pmix\", or "
-                   "add --single to train in this process alone",
-                   l->variable, l->ranks, world_ranks, l->ranks);
 }

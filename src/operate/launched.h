@@ -20,10 +20,6 @@ int launched_read(struct launch_environment *out, launched_lookup *lookup, void 
 // message says what was found, and how to start instead.
 int launched_check(const struct launch_environment *launched, const char *mpi, struct err *err);
 
-// After MPI was opened: does it see as many ranks as the launcher started?
-int launched_check_world(const struct launch_environment *launched, int world_ranks,
-                         struct err *err);
-
 // Of N processes that all find the same fault one should speak.
 static inline bool launched_speaks(const struct launch_environment *launched) {
     return launched->rank <= 0;

@@ -1,5 +1,5 @@
 // See affinity.h.
-#include "operate/affinity.h"
+#include "base/affinity.h"
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
