@@ -4,9 +4,9 @@
 // the rate of matrix products.
 #include "comm/comm.h"
 #include "comm/transport.h"
+#include <stdio.h>
 #ifdef WEFT_HAVE_MPI
 #include <mpi.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -210,7 +210,7 @@ static void mpi_close(struct transport *t, bool failed) {
         MPI_Cancel(&end->note_in);
         MPI_Wait(&end->note_in, MPI_STATUS_IGNORE);
     }
-    MPI_Waitall(NOTES_OUT, end->notes_out, MPI_STATUSES_IGNORE);
+    for (int i = 0; i < NOTES_OUT; i++) MPI_Wait(&end->notes_out[i], MPI_STATUS_IGNORE);
     if (end->has_window) MPI_Win_free(&end->link_window);
     MPI_Finalize();
     end_free(end);
