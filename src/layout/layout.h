@@ -72,7 +72,7 @@ struct param_slice {
     int copies_kv, copy_kv;       // of parts k and v of qkv; equal to copies, copy elsewhere
     // Gradients of this rank are partial sums over the tp ranks of this group, to be added up
     // before they are used: GROUP_TP (norm weights under sequence parallelism, norms of q and k
-    // always, router weights under sequence parallelism), GROUP_KV (k and v rows of qkv and its
+    // and router weights always), GROUP_KV (k and v rows of qkv and its
     // bias), or GROUP_KIND_COUNT: none.
     enum mesh_group_kind partial;
     bool tied_copy; // the table of a tied head that this rank holds for the head only; the first

@@ -24,6 +24,7 @@ enum mesh_group_kind layout_partial_group(const struct layout *layout,
     switch (role) {
     case PARAM_Q_NORM: // each rank norms its own heads
     case PARAM_K_NORM:
+    case PARAM_ROUTER: // and sees its part of the experts' outputs that the router weighs
         return GROUP_TP;
     case PARAM_QKV:
     case PARAM_QKV_BIAS:
@@ -36,7 +37,6 @@ enum mesh_group_kind layout_partial_group(const struct layout *layout,
     case PARAM_ATTENTION_NORM_BIAS:
     case PARAM_MLP_NORM:
     case PARAM_MLP_NORM_BIAS:
-    case PARAM_ROUTER:
         return layout->sequence_parallel ? GROUP_TP : GROUP_KIND_COUNT;
     default: // cut over tp; or biases of output projections, whose gradients see all tokens
         return GROUP_KIND_COUNT;

@@ -369,6 +369,7 @@ TEST(local_partial_gradients) {
             CHECK_EQ_INT(layout_partial_group(&layout, &c, none[i]), GROUP_KIND_COUNT);
         CHECK_EQ_INT(layout_partial_group(&layout, &c, PARAM_Q_NORM), GROUP_TP);
         CHECK_EQ_INT(layout_partial_group(&layout, &c, PARAM_K_NORM), GROUP_TP);
+        CHECK_EQ_INT(layout_partial_group(&layout, &c, PARAM_ROUTER), GROUP_TP);
     }
     layout.mesh.size[MESH_TP] = 1;
     for (int role = 0; role < PARAM_ROLE_COUNT; role++)
