@@ -3,21 +3,34 @@
 //
 //   FOLDER/step_00000020/            complete: was renamed from step_00000020.tmp after everything
 //   in it was durable
-//     part-00001.safetensors ...     tensors, split by size; any safetensors reader opens them
-//     manifest.json                  written last: state, model, size and XXH3 of every part
+//     part-00001.safetensors ...     of one process: tensors, split by size; any safetensors reader
+//                                    opens them
+//     rank-00003-part-00001.safetensors ...   of several: the pieces that rank 3 wrote
+//     manifest.json                  written last: state, model, every tensor with its logical
+//                                    shape, and of every part size, XXH3, rank and pieces
 //
-// A folder counts as a checkpoint only when its manifest reads well and every part has the size and
-// hash that it names. Whatever else lies in FOLDER (notes/, other programs' folders, staging of
-// another process) is never touched.
+// A folder counts as a checkpoint only when its manifest reads well, the pieces tile every tensor,
+// and every part has the size and hash that it names. Whatever else lies in FOLDER (notes/, other
+// programs' folders, staging of another process) is never touched.
 //
 // Names: weights are tensors named as their param ("layers.0.attention.qkv.weight"), the FP32
 // masters (bf16 = round(master) on load); moments end in ".moment1" and ".moment2". Shapes are
 // logical: [rows, columns], or [rows] for a vector; padding rows are not stored. Tensors of other
-// names may stand beside them.
+// names may stand beside them. A piece that is not a whole tensor is named by its place in it,
+// "embedding.weight@12:24,0:64".
+//
+// Several ranks. Functions with a `world` (a stream over all ranks, or NULL for one process) are
+// collective: every rank calls them, and they succeed or fail on all, with the same message that
+// names the rank. What was saved under one layout is loaded under any other; nothing in the files
+// depends on it but the cuts. The folder must be the same for all ranks (its path may differ). No
+// message is open while files are written or read, so the watchdog of the messages does not limit
+// the time that this takes.
 #pragma once
 #include "base/error.h"
 #include "base/json.h"
+#include "base/slice.h"
 #include "base/tensor.h"
+#include "comm/comm.h"
 #include "model/model.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,7 +52,8 @@ struct checkpoint_state {
 
 struct checkpoint_saved {
     char path[CHECKPOINT_PATH_BYTES];
-    uint64_t bytes; // of all files
+    uint64_t bytes;     // of all files
+    uint64_t own_bytes; // of the parts that this rank wrote
     double seconds;
 };
 
@@ -52,6 +66,18 @@ struct checkpoint_saved {
 int checkpoint_save(const char *folder, const struct model_config *model,
                     const struct tensor *tensors, int count, const struct checkpoint_state *state,
                     uint64_t part_bytes, struct checkpoint_saved *saved, struct err *err);
+// The same of a state that is spread over ranks. Each rank gives the slices that it holds, of
+// tensors of one or two dimensions; together they must hold every element of every tensor, and only
+// ranks that count as copies of each other the same ones. Copies share the writing, to the byte
+// where a piece is large. `state` and `model` (of the whole model) are rank 0's; the step must be
+// the same on all.
+int checkpoint_save_slices(const char *folder, const struct model_config *model,
+                           const struct tensor_slice *slices, int count,
+                           const struct checkpoint_state *state, uint64_t part_bytes,
+                           struct comm_stream *world, struct checkpoint_saved *saved,
+                           struct err *err);
+// A whole tensor (one or two dimensions) as the slice that is all of it.
+struct tensor_slice checkpoint_whole_slice(const struct tensor *t);
 
 struct checkpoint; // an opened and verified one
 
@@ -61,6 +87,12 @@ struct checkpoint; // an opened and verified one
 int checkpoint_open_newest(const char *folder, struct checkpoint **out, struct err *err);
 // One given step folder; any fault is an error that names the file.
 int checkpoint_open(const char *path, struct checkpoint **out, struct err *err);
+// The same for several ranks: rank 0 decides which step, all open that one, and each verifies its
+// share of the parts.
+int checkpoint_open_newest_world(const char *folder, struct comm_stream *world,
+                                 struct checkpoint **out, struct err *err);
+int checkpoint_open_world(const char *path, struct comm_stream *world, struct checkpoint **out,
+                          struct err *err);
 void checkpoint_close(struct checkpoint *c);
 
 const char *checkpoint_path(const struct checkpoint *c);
@@ -80,6 +112,15 @@ int checkpoint_read_range(const struct checkpoint *c, const char *name, int64_t 
 // that are not finite are refused (name and index).
 int checkpoint_load(const struct checkpoint *c, const struct tensor *tensors, int count,
                     struct err *err);
+
+// Fills the slices' memory, reading only the bytes that they hold, whatever the layout that saved.
+// Every stored tensor must be asked for by some rank. `copy` and `copies` mean nothing here.
+int checkpoint_load_slices(const struct checkpoint *c, const struct tensor_slice *slices, int count,
+                           struct comm_stream *world, struct err *err);
+// Bytes of tensors that this process has read since the opening, the verification not counted; and
+// bytes that it verified.
+uint64_t checkpoint_read_bytes(const struct checkpoint *c);
+uint64_t checkpoint_verified_bytes(const struct checkpoint *c);
 
 // Which checkpoints stay: the newest `keep_last` (at least 1), every step divisible by `keep_every`
 // (0: none), the pinned ones. The newest valid one always stays. Order is numeric. Only folders of

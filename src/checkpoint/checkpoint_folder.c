@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/together.h"
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -97,34 +98,81 @@ int checkpoint_list(const char *folder, int64_t **steps, int *count, struct err 
     return 0;
 }
 
-int checkpoint_open_newest(const char *folder, struct checkpoint **out, struct err *err) {
+// Folders whose checkpoint is not to be had, as far as they were tried.
+struct search {
+    const char *folder;
     struct place *places;
-    int count, damaged = 0;
-    if (find_places(folder, &places, &count, err) != 0) return -1;
-    struct checkpoint *found = NULL;
-    struct err newest = {0};
-    for (int i = count - 1; i >= 0 && !found; i--) {
-        char path[CHECKPOINT_PATH_BYTES], manifest[CHECKPOINT_PATH_BYTES];
+    int count, damaged;
+    struct err newest; // why the newest damaged one is
+};
+
+static int list_places(void *context, const atomic_bool *stop, struct err *err) {
+    struct search *s = context;
+    (void)stop;
+    return find_places(s->folder, &s->places, &s->count, err);
+}
+
+static void pass_over(struct search *s, const char *name, const struct err *why) {
+    char path[CHECKPOINT_PATH_BYTES], manifest[CHECKPOINT_PATH_BYTES];
+    log_line(LOG_WARN, "checkpoint %s is passed over: %s", name, why->text);
+    // a folder that never had a manifest is somebody's, or of a save that did not finish: no loss
+    if (file_join(path, sizeof path, s->folder, name, NULL) == 0 &&
+        file_join(manifest, sizeof manifest, path, MANIFEST_NAME, NULL) == 0 &&
+        !file_exists(manifest))
+        return;
+    if (s->damaged++ == 0) s->newest = *why;
+}
+
+// The next older place, from rank 0's list; an empty name at its end.
+static int next_place(struct search *s, struct comm_stream *world, int i, char name[64],
+                      struct err *err) {
+    memset(name, 0, 64);
+    if (i >= 0 && together_rank(world) == 0) strcpy(name, s->places[i].name);
+    if (together_size(world) == 1) return 0;
+    return together_wait(world, comm_broadcast(world, 0, name, 64), err);
+}
+
+// A checkpoint that cannot be opened is passed over; a communication that has failed ends the
+// search.
+static int try_places(struct search *s, struct comm_stream *world, struct checkpoint **out,
+                      struct err *err) {
+    for (int i = s->count - 1;; i--) {
+        char name[64], path[CHECKPOINT_PATH_BYTES];
         struct err why = {0};
-        if (file_join(path, sizeof path, folder, places[i].name, &why) == 0 &&
-            checkpoint_open(path, &found, &why) == 0)
-            continue;
-        log_line(LOG_WARN, "checkpoint %s is passed over: %s", places[i].name, why.text);
-        // a folder that never had a manifest is somebody's, or of a save that did not finish: no
-        // loss
-        if (file_join(manifest, sizeof manifest, path, MANIFEST_NAME, NULL) == 0 &&
-            !file_exists(manifest))
-            continue;
-        if (damaged++ == 0) newest = why;
+        if (next_place(s, world, i, name, err) != 0) return -1;
+        if (name[0] == 0) return 0;
+        int joined = file_join(path, sizeof path, s->folder, name, &why);
+        if (checkpoint_open_world(joined == 0 ? path : s->folder, world, out, &why) == 0) return 0;
+        if (world && comm_check(comm_stream_comm(world), err) != 0) return -1;
+        if (together_rank(world) == 0) pass_over(s, name, &why);
     }
-    free(places);
-    if (!found && damaged > 0)
-        return err_set(
-            err, ERR_DATA,
-            "%s: none of the %d checkpoints is complete and undamaged; the newest: %.700s", folder,
-            damaged, newest.text);
-    *out = found;
-    return 0;
+}
+
+static int none_whole(void *context, const atomic_bool *stop, struct err *err) {
+    const struct search *s = context;
+    (void)stop;
+    if (s->damaged == 0) return 0;
+    return err_set(err, ERR_DATA,
+                   "%s: none of the %d checkpoints is complete and undamaged; the newest: %.700s",
+                   s->folder, s->damaged, s->newest.text);
+}
+
+int checkpoint_open_newest_world(const char *folder, struct comm_stream *world,
+                                 struct checkpoint **out, struct err *err) {
+    struct search s = {.folder = folder};
+    struct checkpoint *found = NULL;
+    bool first = together_rank(world) == 0;
+    int result = together_run(world, NULL, first ? list_places : NULL, &s, err);
+    if (result == 0) result = try_places(&s, world, &found, err);
+    if (result == 0 && !found) // on all ranks or on none
+        result = together_run(world, NULL, first ? none_whole : NULL, &s, err);
+    free(s.places);
+    if (result == 0) *out = found;
+    return result;
+}
+
+int checkpoint_open_newest(const char *folder, struct checkpoint **out, struct err *err) {
+    return checkpoint_open_newest_world(folder, NULL, out, err);
 }
 
 // First out of the way under another name, so that a kill in between leaves no half checkpoint

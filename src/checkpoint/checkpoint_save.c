@@ -1,10 +1,12 @@
-// Saving a checkpoint: staging folder, durable parts, manifest last, one atomic rename. See
-// checkpoint.h.
+// Saving a checkpoint: staging folder, durable parts of every rank, manifest last, one atomic
+// rename. See checkpoint.h.
 #include "base/clock.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/pieces.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/together.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,6 +17,32 @@
 
 static const uint64_t default_part_bytes = 512000000;
 
+struct piece { // of a slice, to be written by this rank
+    const struct tensor_slice *slice;
+    struct box box;
+    int order; // in which they were given
+};
+
+struct save {
+    const struct model_config *model;
+    const struct tensor_slice *slices;
+    int count;
+    const struct checkpoint_state *state;
+    uint64_t part_bytes;
+    struct comm_stream *world;
+    const char *folder;
+    char final[CHECKPOINT_PATH_BYTES], staging[CHECKPOINT_PATH_BYTES + 8];
+    struct piece *pieces;
+    struct tensor *stored; // each piece as it stands in a part
+    int piece_count;
+    json_t *lists;    // of this rank; at rank 0 at last of all
+    char *lists_text; // of this rank
+    char *gathered;   // rank 0: the lists of all ranks as text, one behind the other
+    uint64_t *from;   // [ranks + 1] where each begins
+    uint64_t *sizes;  // [4][ranks] of the gathering
+    uint64_t own_bytes, bytes;
+};
+
 int checkpoint_step_path(const char *folder, int64_t step, char out[CHECKPOINT_PATH_BYTES],
                          struct err *err) {
     char name[64];
@@ -22,53 +50,217 @@ int checkpoint_step_path(const char *folder, int64_t step, char out[CHECKPOINT_P
     return file_join(out, CHECKPOINT_PATH_BYTES, folder, name, err);
 }
 
-// How many tensors from `first` on share one part: as many as fit, at least one.
-static int tensors_of_part(const struct tensor *tensors, int first, int count,
-                           uint64_t part_bytes) {
-    uint64_t sum = tensor_bytes(&tensors[first]);
+// ---- what this rank writes
+
+static struct tensor whole_of(const struct tensor_slice *s) {
+    struct tensor t = {.type = s->type, .dims = s->dims, .shape = {s->shape[0], s->shape[1]}};
+    memcpy(t.name, s->name, sizeof t.name);
+    return t;
+}
+
+static int check_slice(const struct tensor_slice *s, struct err *err) {
+    char text[120];
+    struct tensor whole = whole_of(s);
+    struct box box = box_of_slice(s);
+    if (s->dims < 1 || s->dims > 2 || s->name[0] == 0 || strchr(s->name, '@'))
+        return err_set(err, ERR_INTERNAL,
+                       "tensor \"%.100s\": expected a name without @, and one or two dimensions, "
+                       "found %d",
+                       s->name, s->dims);
+    if (!box_inside(box, box_whole(&whole)))
+        return err_set(err, ERR_INTERNAL, "tensor %s: %s lie outside of it", s->name,
+                       box_text(box, text));
+    if (box_elements(box) == 0) return 0;
+    if (!s->data)
+        return err_set(err, ERR_INTERNAL, "tensor %s has no memory to save from", s->name);
+    if (s->copies < 1 || s->copy < 0 || s->copy >= s->copies)
+        return err_set(err, ERR_INTERNAL, "tensor %s: copy %d of %d", s->name, s->copy, s->copies);
+    return 0;
+}
+
+static int check_request(const struct save *s, struct err *err) {
+    if ((s->count < 1 && together_size(s->world) == 1) || s->state->step < 0)
+        return err_set(
+            err, ERR_INTERNAL,
+            "a checkpoint needs tensors and a step of 0 or more (%d tensors, step %" PRId64 ")",
+            s->count, s->state->step);
+    for (int i = 0; i < s->count; i++)
+        if (check_slice(&s->slices[i], err) != 0) return -1;
+    return 0;
+}
+
+// Wider types in front, so that each piece is aligned in its file.
+static int by_width(const void *a, const void *b) {
+    const struct piece *x = a, *y = b;
+    size_t wide = dtype_bytes(x->slice->type), other = dtype_bytes(y->slice->type);
+    if (wide != other) return wide > other ? -1 : 1;
+    return x->order < y->order ? -1 : 1;
+}
+
+// As it stands in the file: dense, and whole tensors with their own shape.
+static int describe_piece(const struct piece *piece, struct tensor *out, struct err *err) {
+    struct tensor whole = whole_of(piece->slice);
+    *out = whole;
+    if (!box_same(piece->box, box_whole(&whole))) {
+        out->shape[0] = piece->box.rows;
+        if (whole.dims == 2) out->shape[1] = piece->box.columns;
+    }
+    return piece_name(&whole, piece->box, out->name, err);
+}
+
+static int list_pieces(struct save *s, struct err *err) {
+    s->pieces = calloc(3 * (size_t)s->count + 1, sizeof *s->pieces);
+    s->stored = calloc(3 * (size_t)s->count + 1, sizeof *s->stored);
+    s->lists = manifest_lists();
+    if (!s->pieces || !s->stored || !s->lists)
+        return err_set(err, ERR_MEMORY, "no memory for the list of pieces");
+    for (int i = 0; i < s->count; i++) {
+        struct box share[3];
+        struct tensor whole = whole_of(&s->slices[i]);
+        if (manifest_lists_tensor(s->lists, &whole, err) != 0) return -1;
+        for (int k = 0, count = piece_share(&s->slices[i], share); k < count; k++) {
+            s->pieces[s->piece_count] = (struct piece){&s->slices[i], share[k], s->piece_count};
+            s->piece_count++;
+        }
+    }
+    qsort(s->pieces, (size_t)s->piece_count, sizeof *s->pieces, by_width);
+    for (int i = 0; i < s->piece_count; i++)
+        if (describe_piece(&s->pieces[i], &s->stored[i], err) != 0) return -1;
+    return 0;
+}
+
+static int prepare(void *context, const atomic_bool *stop, struct err *err) {
+    struct save *s = context;
+    size_t ranks = (size_t)together_size(s->world);
+    (void)stop;
+    if (check_request(s, err) != 0 || list_pieces(s, err) != 0 ||
+        checkpoint_step_path(s->folder, s->state->step, s->final, err) != 0)
+        return -1;
+    snprintf(s->staging, sizeof s->staging, "%s.tmp", s->final);
+    s->from = calloc(ranks + 1, sizeof *s->from);
+    s->sizes = calloc(4 * ranks, sizeof *s->sizes);
+    if (!s->from || !s->sizes) return err_set(err, ERR_MEMORY, "no memory for %zu ranks", ranks);
+    if (together_rank(s->world) != 0) return 0;
+    if (file_make_folders(s->folder, err) != 0) return -1;
+    if (file_exists(s->staging) && file_remove_tree(s->staging, err) != 0)
+        return -1; // of an attempt that was killed
+    if (mkdir(s->staging, 0777) != 0)
+        return err_set_errno(err, "%s: cannot make the folder", s->staging);
+    return 0;
+}
+
+// ---- parts
+
+// How many pieces from `first` on share one part: as many as fit, at least one.
+static int pieces_of_part(const struct save *s, int first) {
+    uint64_t sum = tensor_bytes(&s->stored[first]);
     int used = 1;
-    while (first + used < count && sum + tensor_bytes(&tensors[first + used]) <= part_bytes)
-        sum += tensor_bytes(&tensors[first + used++]);
+    while (first + used < s->piece_count &&
+           sum + tensor_bytes(&s->stored[first + used]) <= s->part_bytes)
+        sum += tensor_bytes(&s->stored[first + used++]);
     return used;
 }
 
-static int write_part(const char *folder, const struct tensor *tensors, int count,
-                      struct manifest_part *part, struct err *err) {
+static int put_piece(struct safetensors_writer *w, const struct piece *piece,
+                     const atomic_bool *stop, struct err *err) {
+    enum { AT_ONCE_BYTES = 8 << 20 }; // between two looks at `stop`
+    const struct tensor_slice *s = piece->slice;
+    struct box b = piece->box;
+    uint64_t width = dtype_bytes(s->type), row_bytes = (uint64_t)b.columns * width;
+    const char *from = (const char *)s->data +
+                       width * (uint64_t)((b.row - s->row) * s->stride + (b.column - s->column));
+    bool dense = s->stride == b.columns;
+    uint64_t rows = dense ? 1 : (uint64_t)b.rows,
+             bytes = dense ? row_bytes * (uint64_t)b.rows : row_bytes;
+    for (uint64_t row = 0; row < rows; row++)
+        for (uint64_t done = 0; done < bytes;) {
+            uint64_t now = bytes - done < AT_ONCE_BYTES ? bytes - done : AT_ONCE_BYTES;
+            if (*stop) return err_set(err, ERR_IO, "another rank has failed");
+            if (safetensors_write_put(w, from + row * (uint64_t)s->stride * width + done, now,
+                                      err) != 0)
+                return -1;
+            done += now;
+        }
+    return 0;
+}
+
+static int write_part(struct save *s, int first, int count, int number, const atomic_bool *stop,
+                      struct err *err) {
     char path[CHECKPOINT_PATH_BYTES];
+    struct manifest_part part = {.rank = together_rank(s->world)};
     struct safetensors_writer w;
-    if (file_join(path, sizeof path, folder, part->name, err) != 0 ||
-        safetensors_write_begin(&w, path, tensors, count, NULL, err) != 0)
+    if (together_size(s->world) == 1)
+        snprintf(part.name, sizeof part.name, "part-%05d.safetensors", number);
+    else
+        snprintf(part.name, sizeof part.name, "rank-%05d-part-%05d.safetensors", part.rank, number);
+    if (file_join(path, sizeof path, s->staging, part.name, err) != 0 ||
+        safetensors_write_begin(&w, path, s->stored + first, count, NULL, err) != 0)
         return -1;
+    uint64_t begin = w.file.offset_bytes;
     for (int i = 0; i < count; i++)
-        if (safetensors_write_put(&w, tensors[i].data, tensor_bytes(&tensors[i]), err) != 0) {
+        if (put_piece(&w, &s->pieces[first + i], stop, err) != 0) {
             safetensors_write_abandon(&w);
             return -1;
         }
-    part->bytes = w.end_bytes;
-    return safetensors_write_end(&w, true, &part->hash, err);
+    part.bytes = w.end_bytes;
+    s->own_bytes += part.bytes;
+    if (safetensors_write_end(&w, true, &part.hash, err) != 0) return -1;
+    return manifest_lists_part(s->lists, &part, begin, s->stored + first, count, err);
 }
 
-static int write_all(const char *staging, const struct model_config *model,
-                     const struct tensor *tensors, int count, const struct checkpoint_state *state,
-                     uint64_t part_bytes, uint64_t *bytes, struct err *err) {
-    struct manifest_part *parts = calloc((size_t)count + 1, sizeof *parts);
-    if (!parts) return err_set(err, ERR_MEMORY, "no memory for the list of parts");
-    int used = 0, result = 0;
-    for (int first = 0; first < count && result == 0;) {
-        int now = tensors_of_part(tensors, first, count, part_bytes);
-        snprintf(parts[used].name, sizeof parts[used].name, "part-%05d.safetensors", used + 1);
-        result = write_part(staging, tensors + first, now, &parts[used], err);
-        *bytes += parts[used].bytes;
-        first += now;
-        used++;
+static int write_parts(void *context, const atomic_bool *stop, struct err *err) {
+    struct save *s = context;
+    int number = 1;
+    if (!file_is_folder(s->staging))
+        return err_set(err, ERR_IO,
+                       "%s: not found, though rank 0 has made it; all ranks must see one folder",
+                       s->staging);
+    for (int first = 0; first < s->piece_count;) {
+        int count = pieces_of_part(s, first);
+        if (write_part(s, first, count, number++, stop, err) != 0) return -1;
+        first += count;
     }
-    uint64_t manifest_bytes = 0;
-    if (result == 0)
-        result = manifest_write(staging, state, model, parts, used, &manifest_bytes, err);
-    if (result == 0) result = file_sync_folder(staging, err);
-    *bytes += manifest_bytes;
-    free(parts);
-    return result;
+    s->lists_text = json_dumps(s->lists, JSON_COMPACT);
+    if (!s->lists_text) return err_set(err, ERR_MEMORY, "no memory, or a name that is not UTF-8");
+    return file_sync_folder(s->staging, err);
+}
+
+// ---- the manifest, and the rename
+
+// Rank 0 gets the lists of all.
+static int gather_lists(struct save *s, struct err *err) {
+    size_t ranks = (size_t)together_size(s->world);
+    bool first = together_rank(s->world) == 0;
+    uint64_t *sizes = s->sizes, *zero = sizes + ranks, *send = sizes + 2 * ranks,
+             *receive = sizes + 3 * ranks, own = strlen(s->lists_text);
+    if (ranks == 1) return 0;
+    if (together_wait(s->world, comm_all_gather(s->world, &own, sizes, sizeof own), err) != 0)
+        return -1;
+    send[0] = own;
+    for (size_t i = 0; first && i < ranks; i++) {
+        receive[i] = sizes[i];
+        s->from[i + 1] = s->from[i] + sizes[i];
+    }
+    if (first) s->gathered = malloc(s->from[ranks] + 1);
+    int64_t lacking = first && !s->gathered;
+    comm_max_integers(s->world, &lacking, 1);
+    if (lacking) return err_set(err, ERR_MEMORY, "rank 0: no memory for the lists of all ranks");
+    return together_wait(s->world,
+                         comm_all_to_all(s->world, s->lists_text, zero, send, s->gathered,
+                                         first ? s->from : zero, receive),
+                         err);
+}
+
+static int merge_lists(struct save *s, struct err *err) {
+    for (int i = 1; s->gathered && i < together_size(s->world); i++) {
+        char name[32];
+        snprintf(name, sizeof name, "list of rank %d", i);
+        json_t *more = json_parse(s->gathered + s->from[i], s->from[i + 1] - s->from[i], name, err);
+        int result = more ? manifest_lists_merge(s->lists, more, i, err) : -1;
+        json_decref(more);
+        if (result != 0) return -1;
+    }
+    return 0;
 }
 
 // Puts the finished staging folder in its place. What stands there (an earlier save of the step, or
@@ -93,48 +285,98 @@ static int publish(const char *staging, const char *final, struct err *err) {
     return file_sync_folder(folder, err);
 }
 
-static int check_request(const struct tensor *tensors, int count,
-                         const struct checkpoint_state *state, struct err *err) {
-    if (count < 1 || state->step < 0)
-        return err_set(
-            err, ERR_INTERNAL,
-            "a checkpoint needs tensors and a step of 0 or more (%d tensors, step %" PRId64 ")",
-            count, state->step);
-    for (int i = 0; i < count; i++)
-        if (!tensors[i].data && tensor_bytes(&tensors[i]) > 0)
-            return err_set(err, ERR_INTERNAL, "tensor %s has no memory to save from",
-                           tensors[i].name);
+static int finish(void *context, const atomic_bool *stop, struct err *err) {
+    struct save *s = context;
+    (void)stop;
+    if (merge_lists(s, err) != 0 ||
+        manifest_write(s->staging, s->state, s->model, s->lists, &s->bytes, err) != 0 ||
+        file_sync_folder(s->staging, err) != 0)
+        return -1;
+    return publish(s->staging, s->final, err);
+}
+
+static int remove_staging(void *context, const atomic_bool *stop, struct err *err) {
+    struct save *s = context;
+    (void)stop;
+    return s->staging[0] ? file_remove_tree(s->staging, err) : 0;
+}
+
+// Staging exists from the first phase on; of a failure in that phase nothing is left but an empty
+// folder.
+static int run_phases(struct save *s, struct err *err) {
+    bool first = together_rank(s->world) == 0;
+    int same = together_same(s->world, (uint64_t)s->state->step, err);
+    if (same < 0) return -1;
+    if (!same)
+        return err_set(err, ERR_INTERNAL, "the ranks are not at the same step (here %" PRId64 ")",
+                       s->state->step);
+    int result = together_run(s->world, "rank", prepare, s, err);
+    if (result == 0) result = together_run(s->world, "rank", write_parts, s, err);
+    if (result == 0) result = gather_lists(s, err);
+    if (result == 0) result = together_run(s->world, "rank", first ? finish : NULL, s, err);
+    if (result != 0) {
+        struct err ignored = {0};
+        together_run(s->world, NULL, first ? remove_staging : NULL, s, &ignored);
+        return -1;
+    }
+    if (together_size(s->world) == 1) return 0;
+    return together_wait(s->world, comm_broadcast(s->world, 0, &s->bytes, sizeof s->bytes), err);
+}
+
+int checkpoint_save_slices(const char *folder, const struct model_config *model,
+                           const struct tensor_slice *slices, int count,
+                           const struct checkpoint_state *state, uint64_t part_bytes,
+                           struct comm_stream *world, struct checkpoint_saved *saved,
+                           struct err *err) {
+    double begin = clock_seconds();
+    struct save s = {.folder = folder,
+                     .model = model,
+                     .slices = slices,
+                     .count = count,
+                     .state = state,
+                     .part_bytes = part_bytes ? part_bytes : default_part_bytes,
+                     .world = world};
+    int result = run_phases(&s, err);
+    free(s.pieces);
+    free(s.stored);
+    free(s.gathered);
+    free(s.lists_text);
+    free(s.from);
+    free(s.sizes);
+    json_decref(s.lists);
+    if (result != 0)
+        return err_context(err, "the checkpoint of step %" PRId64 " was not saved", state->step);
+    if (saved) {
+        snprintf(saved->path, sizeof saved->path, "%s", s.final);
+        saved->bytes = s.bytes;
+        saved->own_bytes = s.own_bytes;
+        saved->seconds = clock_seconds() - begin;
+    }
     return 0;
+}
+
+struct tensor_slice checkpoint_whole_slice(const struct tensor *t) {
+    struct box whole = box_whole(t);
+    struct tensor_slice s = {.type = t->type,
+                             .dims = t->dims,
+                             .shape = {t->shape[0], t->dims == 2 ? t->shape[1] : 0},
+                             .rows = whole.rows,
+                             .columns = whole.columns,
+                             .stride = whole.columns,
+                             .data = t->data,
+                             .copies = 1};
+    memcpy(s.name, t->name, sizeof s.name);
+    return s;
 }
 
 int checkpoint_save(const char *folder, const struct model_config *model,
                     const struct tensor *tensors, int count, const struct checkpoint_state *state,
                     uint64_t part_bytes, struct checkpoint_saved *saved, struct err *err) {
-    double begin = clock_seconds();
-    char final[CHECKPOINT_PATH_BYTES], staging[CHECKPOINT_PATH_BYTES + 8];
-    if (check_request(tensors, count, state, err) != 0 ||
-        checkpoint_step_path(folder, state->step, final, err) != 0)
-        return -1;
-    snprintf(staging, sizeof staging, "%s.tmp", final);
-    struct err ignored = {0};
-    uint64_t bytes = 0;
-    int result = file_make_folders(folder, err);
-    if (result == 0 && file_exists(staging))
-        result = file_remove_tree(staging, err); // of an attempt that was killed
-    if (result == 0 && mkdir(staging, 0777) != 0)
-        result = err_set_errno(err, "%s: cannot make the folder", staging);
-    if (result == 0) {
-        result = write_all(staging, model, tensors, count, state,
-                           part_bytes ? part_bytes : default_part_bytes, &bytes, err);
-        if (result == 0) result = publish(staging, final, err);
-        if (result != 0) file_remove_tree(staging, &ignored);
-    }
-    if (result != 0)
-        return err_context(err, "the checkpoint of step %" PRId64 " was not saved", state->step);
-    if (saved) {
-        snprintf(saved->path, sizeof saved->path, "%s", final);
-        saved->bytes = bytes;
-        saved->seconds = clock_seconds() - begin;
-    }
-    return 0;
+    struct tensor_slice *slices = calloc((size_t)count + 1, sizeof *slices);
+    if (!slices) return err_set(err, ERR_MEMORY, "no memory for the list of tensors");
+    for (int i = 0; i < count; i++) slices[i] = checkpoint_whole_slice(&tensors[i]);
+    int result =
+        checkpoint_save_slices(folder, model, slices, count, state, part_bytes, NULL, saved, err);
+    free(slices);
+    return result;
 }

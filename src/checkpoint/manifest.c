@@ -1,7 +1,8 @@
-// See manifest.h.
+// See manifest.h. The lists of tensors and pieces are in manifest_lists.c.
 #include "checkpoint/manifest.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "checkpoint/manifest_parts.h"
 #include "model/config_json.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,13 +10,13 @@
 #include <string.h>
 
 static const char format_name[] = "weft checkpoint";
-enum { FORMAT_VERSION = 1, LARGEST_MANIFEST = 64 << 20 };
+enum { FORMAT_VERSION = 2, LARGEST_MANIFEST = 1 << 30 };
 
 // Hash of the tree as compact text with sorted keys: independent of how the file is laid out.
-static int tree_hash(json_t *tree, char text[17]) {
+static int tree_hash(json_t *tree, uint64_t *hash) {
     char *compact = json_dumps(tree, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
     if (!compact) return -1;
-    hash_text(hash_string(compact), text);
+    *hash = hash_string(compact);
     free(compact);
     return 0;
 }
@@ -41,64 +42,59 @@ static json_t *state_tree(const struct checkpoint_state *s) {
 }
 
 static json_t *manifest_tree(const struct checkpoint_state *state, const struct model_config *model,
-                             const struct manifest_part *parts, int part_count) {
-    json_t *tree = json_object(), *list = json_array();
+                             const json_t *lists) {
+    json_t *tree = json_object();
     put_text(tree, "format", format_name);
     json_object_set_new(tree, "version", json_integer(FORMAT_VERSION));
     json_object_set_new(tree, "state", state_tree(state));
     json_object_set_new(tree, "model", model_config_to_json(model));
-    for (int i = 0; i < part_count; i++) {
-        char hash[17];
-        hash_text(parts[i].hash, hash);
-        json_array_append_new(list, json_pack("{s:s, s:I, s:s}", "file", parts[i].name, "bytes",
-                                              (json_int_t)parts[i].bytes, "xxh3", hash));
-    }
-    json_object_set_new(tree, "parts", list);
+    json_object_set(tree, "tensors", json_object_get(lists, "tensors"));
+    json_object_set(tree, "parts", json_object_get(lists, "parts"));
     return tree;
 }
 
+// The reader's own checks, before anything counts as saved. Sums up the parts.
+static int check_lists(json_t *tree, const char *path, uint64_t *bytes, struct err *err) {
+    struct manifest m = {.version = FORMAT_VERSION, .tree = json_incref(tree)};
+    int result = manifest_read_parts(tree, path, &m, err);
+    if (result == 0) result = manifest_complete(&m, path, err);
+    *bytes = 0;
+    for (int i = 0; result == 0 && i < m.part_count; i++) *bytes += m.parts[i].bytes;
+    manifest_free(&m);
+    return result;
+}
+
+static int write_text(const char *path, const char *text, size_t length, struct err *err) {
+    struct file_writer w;
+    if (file_writer_open(&w, path, err) != 0) return -1;
+    if (file_writer_put(&w, text, length, err) == 0) return file_writer_close(&w, true, err);
+    file_writer_abandon(&w);
+    return -1;
+}
+
 int manifest_write(const char *folder, const struct checkpoint_state *state,
-                   const struct model_config *model, const struct manifest_part *parts,
-                   int part_count, uint64_t *bytes, struct err *err) {
+                   const struct model_config *model, const json_t *lists, uint64_t *bytes,
+                   struct err *err) {
     char path[CHECKPOINT_PATH_BYTES], hash[17], *text = NULL;
+    uint64_t value, part_bytes;
     if (file_join(path, sizeof path, folder, MANIFEST_NAME, err) != 0) return -1;
-    json_t *tree = manifest_tree(state, model, parts, part_count);
-    if (tree_hash(tree, hash) == 0) {
+    json_t *tree = manifest_tree(state, model, lists);
+    if (check_lists(tree, path, &part_bytes, err) != 0) {
+        json_decref(tree);
+        return -1;
+    }
+    if (tree_hash(tree, &value) == 0) {
+        hash_text(value, hash);
         put_text(tree, "hash", hash);
         text = json_dumps(tree, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
     }
     json_decref(tree);
     if (!text) return err_set(err, ERR_MEMORY, "%s: no memory, or a text that is not UTF-8", path);
-    struct file_writer w;
     size_t length = strlen(text);
-    int result = file_writer_open(&w, path, err);
-    if (result == 0) {
-        result = file_writer_put(&w, text, length, err);
-        if (result == 0)
-            result = file_writer_close(&w, true, err);
-        else
-            file_writer_abandon(&w);
-    }
+    int result = write_text(path, text, length, err);
     free(text);
-    *bytes = length;
+    *bytes = part_bytes + length;
     return result;
-}
-
-static int read_part(json_t *value, const char *path, struct manifest_part *part, struct err *err) {
-    struct json_at at = {value, path};
-    const char *name, *hash;
-    int64_t bytes;
-    if (json_get_string(at, "file", true, NULL, &name, err) != 0 ||
-        json_get_string(at, "xxh3", true, NULL, &hash, err) != 0 ||
-        json_get_int(at, "bytes", true, 0, &bytes, err) != 0)
-        return -1;
-    if (strlen(name) >= sizeof part->name || strchr(name, '/') || name[0] == '.' || name[0] == 0)
-        return err_set(err, ERR_DATA, "%s: parts: \"%.80s\" is no plain file name", path, name);
-    strcpy(part->name, name);
-    part->bytes = (uint64_t)bytes;
-    if (bytes < 0 || hash_parse(hash, &part->hash) != 0)
-        return err_set(err, ERR_DATA, "%s: parts: %s: size or hash is malformed", path, name);
-    return 0;
 }
 
 static int read_state(json_t *value, const char *path, struct checkpoint_state *s,
@@ -126,11 +122,12 @@ static int read_state(json_t *value, const char *path, struct checkpoint_state *
     return 0;
 }
 
-static int read_tree(json_t *tree, const char *path, struct manifest *m, struct err *err) {
+// Format, version, and the hash of all the rest.
+static int read_frame(json_t *tree, const char *path, struct manifest *m, struct err *err) {
     struct json_at at = {tree, path};
     const char *format, *hash;
     int64_t version;
-    char found[17];
+    uint64_t expected;
     if (json_get_string(at, "format", true, NULL, &format, err) != 0 ||
         json_get_int(at, "version", true, 0, &version, err) != 0 ||
         json_get_string(at, "hash", true, NULL, &hash, err) != 0)
@@ -138,30 +135,29 @@ static int read_tree(json_t *tree, const char *path, struct manifest *m, struct 
     if (strcmp(format, format_name) != 0)
         return err_set(err, ERR_DATA, "%s: format: expected \"%s\", found \"%.60s\"", path,
                        format_name, format);
-    if (version != FORMAT_VERSION)
-        return err_set(err, ERR_DATA, "%s: version %lld; this program reads version %d", path,
+    if (version < 1 || version > FORMAT_VERSION)
+        return err_set(err, ERR_DATA, "%s: version %lld; this program reads versions 1 to %d", path,
                        (long long)version, FORMAT_VERSION);
-    char expected[17];
-    snprintf(expected, sizeof expected, "%s", hash);
+    m->version = (int)version;
+    if (hash_parse(hash, &expected) != 0)
+        return err_set(err, ERR_DATA, "%s: hash: \"%.40s\" is not one", path, hash);
     json_object_del(tree, "hash");
-    if (tree_hash(tree, found) != 0) return err_set(err, ERR_MEMORY, "%s: no memory", path);
-    if (strcmp(found, expected) != 0)
-        return err_set(err, ERR_DATA,
-                       "%s: the manifest's own hash is %s, expected %s; it is damaged", path, found,
-                       expected);
-    if (read_state(json_object_get(tree, "state"), path, &m->state, err) != 0 ||
-        model_config_from_json(json_object_get(tree, "model"), path, &m->model, err) != 0)
+    if (tree_hash(tree, &m->hash) != 0) return err_set(err, ERR_MEMORY, "%s: no memory", path);
+    if (m->hash == expected) return 0;
+    char found_text[17], expected_text[17];
+    hash_text(m->hash, found_text);
+    hash_text(expected, expected_text);
+    return err_set(err, ERR_DATA, "%s: the manifest's own hash is %s, expected %s; it is damaged",
+                   path, found_text, expected_text);
+}
+
+static int read_tree(json_t *tree, const char *path, struct manifest *m, struct err *err) {
+    if (read_frame(tree, path, m, err) != 0 ||
+        read_state(json_object_get(tree, "state"), path, &m->state, err) != 0 ||
+        model_config_from_json(json_object_get(tree, "model"), path, &m->model, err) != 0 ||
+        manifest_read_parts(tree, path, m, err) != 0)
         return -1;
-    json_t *list = json_object_get(tree, "parts");
-    if (!json_is_array(list) || json_array_size(list) == 0 || json_array_size(list) > 1000000)
-        return err_set(err, ERR_DATA, "%s: parts: expected a list of files", path);
-    m->part_count = (int)json_array_size(list);
-    m->parts = calloc((size_t)m->part_count, sizeof *m->parts);
-    if (!m->parts)
-        return err_set(err, ERR_MEMORY, "%s: no memory for %d parts", path, m->part_count);
-    for (int i = 0; i < m->part_count; i++)
-        if (read_part(json_array_get(list, (size_t)i), path, &m->parts[i], err) != 0) return -1;
-    return 0;
+    return m->version == 1 ? 0 : manifest_complete(m, path, err);
 }
 
 int manifest_read(const char *folder, struct manifest *out, struct err *err) {
@@ -182,6 +178,9 @@ int manifest_read(const char *folder, struct manifest *out, struct err *err) {
 
 void manifest_free(struct manifest *m) {
     free(m->parts);
+    free(m->tensors);
+    free(m->pieces);
+    free(m->first_piece);
     json_decref(m->tree);
     *m = (struct manifest){0};
 }

@@ -1,6 +1,7 @@
 // The GGUF writer: row orders, settings, tokenizer, alignment, quantization. A small reader of the
 // format stands here.
 #include "checkpoint/gguf.h"
+#include "checkpoint/gguf_parts.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/hf_folder.h"

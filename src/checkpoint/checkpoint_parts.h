@@ -1,0 +1,24 @@
+// An opened checkpoint, as the sources of the room share it.
+#pragma once
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/manifest.h"
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct checkpoint {
+    char path[CHECKPOINT_PATH_BYTES];
+    struct manifest manifest;
+    pthread_mutex_t lock;
+    int *files;     // [parts] descriptors, -1: not open
+    int files_open; // at most CHECKPOINT_MOST_FILES stay open
+    atomic_uint_least64_t read_bytes, verified_bytes;
+};
+
+enum { CHECKPOINT_MOST_FILES = 256 };
+
+int checkpoint_part_path(const struct checkpoint *c, int part, char out[CHECKPOINT_PATH_BYTES],
+                         struct err *err);
+// Copies `box` of a stored tensor to `out`, whose rows are `stride` elements apart. Any number of
+// threads may read.
+int checkpoint_read_box(const struct checkpoint *c, int tensor, struct box box, void *out,
+                        int64_t stride, struct err *err);
