@@ -71,9 +71,9 @@ struct param_slice {
                                   // (in copies_kv, copy_kv), 1 otherwise
     int copies_kv, copy_kv;       // of parts k and v of qkv; equal to copies, copy elsewhere
     // Gradients of this rank are partial sums over the tp ranks of this group, to be added up
-    // before they are used: GROUP_TP (norm weights under sequence parallelism, norms of q and k
-    // and router weights always), GROUP_KV (k and v rows of qkv and its
-    // bias), or GROUP_KIND_COUNT: none.
+    // before they are used: GROUP_TP (norm weights, biases of norms and the position table under
+    // sequence parallelism; norms of q and k and router weights always), GROUP_KV (k and v rows of
+    // qkv and its bias), or GROUP_KIND_COUNT: none.
     enum mesh_group_kind partial;
     bool tied_copy; // the table of a tied head that this rank holds for the head only; the first
                     // stage owns it
@@ -81,9 +81,9 @@ struct param_slice {
 
 // The rank's own model. `model.config` has local sizes (heads, kv_heads, ffn, layers, experts;
 // hidden and head_dim are those of the whole), names are those of the whole model ("layers.17..."
-// for local layer 3), `layer` is local. Order of parameters: as the whole model's. rows_padded of
-// vocabulary rows is the same on all tp ranks: round up (vocab, 64 tp) / tp; the last ranks may
-// hold less, even no, logical rows.
+// for local layer 3), `layer` and `expert` are local; the router keeps a row for each expert of the
+// whole. Order of parameters: as the whole model's. rows_padded of vocabulary rows is the same on
+// all tp ranks: round up (vocab, 64 tp) / tp; the last ranks may hold less, even no, logical rows.
 struct local_model {
     struct model model;
     struct param_slice *slices;                  // [model.param_count]

@@ -350,7 +350,7 @@ TEST(local_experts) {
 TEST(local_partial_gradients) {
     static const enum param_role stream[] = {
         PARAM_ATTENTION_NORM, PARAM_ATTENTION_NORM_BIAS, PARAM_MLP_NORM, PARAM_MLP_NORM_BIAS,
-        PARAM_FINAL_NORM,     PARAM_FINAL_NORM_BIAS,     PARAM_POSITION, PARAM_ROUTER};
+        PARAM_FINAL_NORM,     PARAM_FINAL_NORM_BIAS,     PARAM_POSITION};
     static const enum param_role none[] = {
         PARAM_EMBEDDING, PARAM_HEAD,        PARAM_OUT,       PARAM_OUT_BIAS,  PARAM_UP,
         PARAM_UP_BIAS,   PARAM_DOWN,        PARAM_DOWN_BIAS, PARAM_EXPERT_UP, PARAM_EXPERT_DOWN,
