@@ -1,9 +1,9 @@
 // The GGUF writer: row orders, settings, tokenizer, alignment, quantization. A small reader of the
 // format stands here.
 #include "checkpoint/gguf.h"
-#include "checkpoint/gguf_parts.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "checkpoint/gguf_parts.h"
 #include "checkpoint/hf_folder.h"
 #include "model/families.h"
 #include "model/rope.h"
