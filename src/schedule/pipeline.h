@@ -15,7 +15,9 @@
 // Two neighbouring stages on one rank (the turning point of zb-v; all of them with one rank) hand
 // over without message: the producer writes into the consumer's slot, the action's `target`.
 #pragma once
+#include "base/error.h"
 #include "schedule/schedule.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 enum pipeline_kind {

@@ -3,9 +3,7 @@
 // an action is STAGE KIND MICRO-BATCH, "0F3"; see the letters below. Lists of whole pipelines:
 // pipeline.h.
 #pragma once
-#include "base/error.h"
 #include "base/text.h"
-#include <stdbool.h>
 
 enum action_kind {
     ACTION_FORWARD,         // F
@@ -48,23 +46,6 @@ struct schedule {
     struct action *actions;
     int count, capacity;
 };
-
-// Room for every list of up to `micro_batches`, so that making one later allocates nothing. 0, or
-// -1 when memory is short.
-int schedule_open(struct schedule *schedule, int micro_batches, struct err *err);
-void schedule_close(struct schedule *schedule);
-
-// One rank that holds the whole model: forward and backward of micro-batch 0, of 1, and so on, then
-// the step. `split`: the two halves of backward are actions of their own, back to back. The room
-// must be there.
-void schedule_accumulate(struct schedule *schedule, int micro_batches, bool split);
-
-// Every micro-batch of every stage goes forward once, then backward once (whole, or input half
-// before weight half); the step is the last action and there is one per stage that occurs. The
-// message names the action at fault.
-int schedule_validate(const struct schedule *schedule, int micro_batches, struct err *err);
-// Whether gradients accumulate in ascending micro-batch order, as they must for bit-identical runs.
-bool schedule_ascending(const struct schedule *schedule);
 
 void schedule_action_text(struct action action, char out[32]);
 int schedule_print(const struct schedule *schedule,
