@@ -199,8 +199,8 @@ static const void *shared_backward(const struct moe_layer *m, const void *x, con
     return m->buffer[MOE_SHARED_OUT];
 }
 
-static void weight_gradient(const struct moe_layer *m, int param, const void *dy, const void *x) {
-    const struct device_weight *w = &m->weight[param];
+static void weight_gradient(const struct moe_layer *m, const struct device_weight *w, int param,
+                            const void *dy, const void *x) {
     struct moe_gradient g = m->gradient(m->context, param);
     m->device->linear_backward_weight(m->device, w, m->batch->tokens, dy, w->n, x, w->k, g.data,
                                       g.store);
@@ -277,23 +277,20 @@ static void router_backward(const struct moe_layer *m) {
     m->device->experts.route_backward(m->device, &args);
 }
 
-void moe_backward_input(const struct moe_layer *m, const void *x, const void *dy, void *dx,
-                        bool whole) {
+void moe_backward_input(const struct moe_layer *m, const void *x, const void *dy, void *dx) {
     struct device *d = m->device;
     struct moe_wave wave;
     moe_mark_tokens(m);
     moe_sorted_rows(m);
-    forget_gradients(m);
     int waves = moe_wave_count(m);
     for (int i = 0; i < waves; i++) {
         moe_wave_begin(m, i, &wave);
         wave_backward(m, &wave, x, dy, waves > 1 || !m->shape.keeps_up);
         backward_products(m, MOE_UP, MOE_OUT, false);
         give_back(m, &wave, true);
-        if (whole && waves > 1) weight_products(m); // the next wave takes the place of this one
     }
     router_backward(m);
-    const struct device_weight *router = &m->weight[m->router];
+    const struct device_weight *router = &m->router;
     d->linear_backward_input(d, router, m->batch->tokens, m->buffer[MOE_DLOGITS], router->n,
                              m->buffer[MOE_INPUT], router->k);
     d->experts.combine_rows(d, m->shape.type, m->batch->tokens, m->shape.hidden, m->shape.top_k,
@@ -301,17 +298,15 @@ void moe_backward_input(const struct moe_layer *m, const void *x, const void *dy
                             m->buffer[MOE_INPUT], dx);
 }
 
-void moe_backward_weight(const struct moe_layer *m, const void *x, const void *dy, bool whole) {
+void moe_backward_weight(const struct moe_layer *m, const void *x, const void *dy) {
     struct moe_wave wave;
+    moe_sorted_rows(m);
+    forget_gradients(m);
     int waves = moe_wave_count(m);
-    if (waves <= 1 || !whole) {
-        moe_sorted_rows(m);
-        forget_gradients(m);
-        for (int i = 0; i < waves; i++) {
-            moe_wave_begin(m, i, &wave);
-            if (waves > 1) wave_backward(m, &wave, x, dy, true);
-            weight_products(m);
-        }
+    for (int i = 0; i < waves; i++) {
+        moe_wave_begin(m, i, &wave);
+        if (waves > 1) wave_backward(m, &wave, x, dy, true);
+        weight_products(m);
     }
     const void *input = x;
     if (m->shape.type != DTYPE_F32) {
@@ -319,8 +314,9 @@ void moe_backward_weight(const struct moe_layer *m, const void *x, const void *d
                            m->buffer[MOE_INPUT], DTYPE_F32);
         input = m->buffer[MOE_INPUT];
     }
-    weight_gradient(m, m->router, m->buffer[MOE_DLOGITS], input);
+    weight_gradient(m, &m->router, m->router_param, m->buffer[MOE_DLOGITS], input);
     if (m->shape.shared_ffn == 0) return;
-    weight_gradient(m, m->shared_up, m->buffer[MOE_SHARED_UP], x);
-    weight_gradient(m, m->shared_down, dy, m->buffer[MOE_SHARED_ACTIVATED]);
+    weight_gradient(m, &m->weight[m->shared_up], m->shared_up, m->buffer[MOE_SHARED_UP], x);
+    weight_gradient(m, &m->weight[m->shared_down], m->shared_down, dy,
+                    m->buffer[MOE_SHARED_ACTIVATED]);
 }

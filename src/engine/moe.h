@@ -2,7 +2,7 @@
 // experts, grouped products, combination, and all of that backward. Knows nothing of the engine:
 // everything comes in struct moe_layer.
 //
-// How rows move. The router gives each token top_k experts (moe_plan.c sorts the pairs by expert,
+// How rows move. The router gives each token top_k experts (moe_route.c sorts the pairs by expert,
 // then token). The rows of an expert stand in one list, ordered by source rank, then token. The
 // list is cut into chunks of MOE_CHUNK rows; a chunk is what products see, its rows rounded up to a
 // multiple of MOE_PAD with zero rows. A wave is as many chunks, in order, as the planned buffers
@@ -122,10 +122,10 @@ struct moe_layer {
     struct comm_stream *ep_stream, *cp_stream; // NULL: groups of one
     int ep_index, tp_index;
     void *buffer[MOE_BUFFER_COUNT];
-    // Weights of the params by index; expert e has the params expert_up + 2 e and the one behind
-    // it.
+    struct device_weight router; // FP32
+    // The others by param; expert e has the params expert_up + 2 e and the one behind it.
     const struct device_weight *weight;
-    int router, expert_up, shared_up, shared_down; // params; shared ones -1: none
+    int router_param, expert_up, shared_up, shared_down; // shared ones -1: none
     bool normalise;
     // Backward only: where a param's gradient goes; asked once per param and micro-batch, not for
     // experts without rows.
@@ -150,16 +150,10 @@ struct moe_layer {
 
 // y [tokens, hidden] from x [tokens, hidden] (what the MLP's norm wrote). Blocks in messages.
 void moe_forward(const struct moe_layer *m, const void *x, void *y);
-// dx (may not be dy or x) from dy. `whole`: the weight half follows at once, before anything else
-// uses these buffers; else x and dy are kept until moe_backward_weight, and shape.split_backward is
-// set.
-void moe_backward_input(const struct moe_layer *m, const void *x, const void *dy, void *dx,
-                        bool whole);
-void moe_backward_weight(const struct moe_layer *m, const void *x, const void *dy, bool whole);
-// Only the choices of a micro-batch into m->statistics->counts: the counting pass that scope global
-// needs when a backward precedes the last forward.
-void moe_count(const struct moe_layer *m, const void *x);
-
+// dx (may not be dy or x) from dy. x and dy are kept until moe_backward_weight. When the rows came
+// in several waves, both halves dispatch them again and redo what a wave needs.
+void moe_backward_input(const struct moe_layer *m, const void *x, const void *dy, void *dx);
+void moe_backward_weight(const struct moe_layer *m, const void *x, const void *dy);
 // ---- balance (moe_balance.c)
 // Choices of a step summed over the ranks of `data` (NULL: one), exactly.
 void moe_sum_counts(int64_t *counts, int experts, struct comm_stream *data);

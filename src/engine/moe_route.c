@@ -33,7 +33,7 @@ static const float *router_input(const struct moe_layer *m, const void *x) {
 }
 
 static void choose(const struct moe_layer *m, const void *x) {
-    const struct device_weight *w = &m->weight[m->router];
+    const struct device_weight *w = &m->router;
     int64_t tokens = m->batch->tokens;
     m->device->linear_forward(m->device, w, tokens, router_input(m, x), w->k, NULL,
                               m->buffer[MOE_LOGITS], w->n, DTYPE_F32);
@@ -222,12 +222,4 @@ void moe_route(const struct moe_layer *m, const void *x) {
             comm_all_gather(m->ep_stream, counts + (uint64_t)m->ep_index * bytes, counts, bytes),
             m->device->lane);
     }
-}
-
-void moe_count(const struct moe_layer *m, const void *x) {
-    moe_mark_tokens(m);
-    choose(m, x);
-    const int32_t *expert = m->buffer[MOE_EXPERT];
-    for (int64_t i = 0; i < (int64_t)m->batch->tokens * m->shape.top_k; i++)
-        if (expert[i] >= 0) m->statistics->counts[expert[i]]++;
 }

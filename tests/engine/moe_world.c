@@ -152,7 +152,8 @@ static void open_layer(struct rank *r, struct batch *batch) {
                             .device = &r->device,
                             .ep_index = r->index,
                             .weight = r->weight,
-                            .router = 0,
+                            .router = r->weight[0],
+                            .router_param = 0,
                             .expert_up = 1,
                             .shared_up = c->shared ? 1 + 2 * local : -1,
                             .shared_down = c->shared ? 2 + 2 * local : -1,
@@ -239,11 +240,11 @@ static void run_rank(struct rank *r) {
     for (int i = 0; i < MOE_BUFFER_COUNT; i++)
         if (r->layer.buffer[i] && moe_buffer_place(&r->layer.shape, i) != MOE_KEPT)
             memset(r->layer.buffer[i], 0xff, moe_buffer_bytes(&r->layer.shape, i));
-    moe_backward_input(&r->layer, x, dy, dx, !c->split);
+    moe_backward_input(&r->layer, x, dy, dx);
     for (int i = 0; c->split && i < MOE_BUFFER_COUNT; i++)
         if (r->layer.buffer[i] && moe_buffer_place(&r->layer.shape, i) == MOE_ONCE)
             memset(r->layer.buffer[i], 0xff, moe_buffer_bytes(&r->layer.shape, i));
-    moe_backward_weight(&r->layer, x, dy, !c->split);
+    moe_backward_weight(&r->layer, x, dy);
     CHECK_OK(device_check(&r->device, &err), err);
     CHECK_EQ_INT(device_cpu_late_products(&r->device), 0);
     hand_over(r, &s, y, dx);
