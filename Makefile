@@ -7,7 +7,7 @@ FILTER ?=
 BUILD ?= build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test bench check format sanitize demo loss-picture schedule-pictures install test-onednn3 test-mpich clean
+.PHONY: help setup build test bench check format sanitize demo loss-picture schedule-pictures install test-onednn3 test-mpich test-cluster clean
 
 help: ## lists the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -60,6 +60,9 @@ install: build ## installs the program and its man page under PREFIX (default /u
 test-onednn3: ## builds and tests against oneDNN 3.x in a folder of its own
 	@scripts/setup onednn3
 	@scripts/test-onednn3
+
+test-cluster: build ## runs over hosts that are namespaces of this machine (root and iproute2), and ranks that die
+	@$(BUILD)/test_cluster $(FILTER)
 
 test-mpich: ## builds with MPICH instead of Open MPI and runs the tests that use MPI
 	@scripts/setup mpich
