@@ -81,9 +81,7 @@ static int view_states(const struct layout_view *v, const struct local_model *lo
         .reduce_type = p.reduce_type,
         .accumulate_type = p.accumulate_type,
         .gathers_in_flight = p.gathers_in_flight};
-    if (zero < 2 &&
-        ((p.reduce_per_micro_batch && shape.reduces) || p.accumulate_type == DTYPE_BF16))
-        options.zero = 2; // gradients leave unit by unit
+    options.by_unit = p.reduce_per_micro_batch || p.accumulate_type == DTYPE_BF16;
     if (flat_open(&flat, local, &options, err) != 0) return -1;
     int result = state_bytes(out, local, &shape, err);
     flat_close(&flat);
