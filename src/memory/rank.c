@@ -153,16 +153,19 @@ static void add_activations(struct enumeration *e) {
         size_t element = activations[a].f32 ? sizeof(float) : dtype_bytes(s->compute);
         int64_t rows = activations[a].residual ? s->residual : s->tokens;
         uint64_t bytes = (uint64_t)(activation_width(e->config, a) * rows) * element;
-        bool kept = rank_keeps(e->config, s, a);
+        bool kept = rank_keeps(e->config, s, a), mlp = a == ACT_UP || a == ACT_ACTIVATED;
+        if (mlp && !rank_has_dense_mlp(e->config)) bytes = 0;
         int shared = kept ? -1 : rank_add(e, BUFFER_SCRATCH, -1, -1, bytes, activations[a].name);
         for (int i = 0; i < s->stage_count; i++) {
             const struct rank_stage *stage = &s->stages[i];
             int end = stage->part.layer_first + stage->part.layer_count;
             for (int slot = 0; slot < stage->slots; slot++)
-                for (int l = stage->part.layer_first; l < end; l++)
+                for (int l = stage->part.layer_first; l < end; l++) {
+                    if (mlp && model_layer_has_experts(e->config, l)) continue;
                     activation_place(e->buffers, slot, l)[a] =
                         kept ? rank_add(e, BUFFER_ACTIVATION, l, slot, bytes, activations[a].name)
                              : shared;
+                }
         }
     }
 }
@@ -284,7 +287,8 @@ static void add_rest(struct enumeration *e, const struct rank_workspace *workspa
     const struct rank_shape *s = e->shape;
     const struct model_config *c = e->config;
     size_t element = dtype_bytes(s->compute);
-    int64_t wide = c->ffn > model_q_width(c) ? c->ffn : model_q_width(c);
+    int64_t wide = rank_has_dense_mlp(c) ? c->ffn : 0;
+    if (wide < model_q_width(c)) wide = model_q_width(c);
     rank_single(e, SINGLE_DELTA, BUFFER_SCRATCH, residual_bytes(e), "delta");
     rank_single(e, SINGLE_WIDE, BUFFER_SCRATCH,
                 s->train ? (uint64_t)(s->tokens * wide) * element : 0, "wide");
@@ -304,6 +308,7 @@ static void enumerate(struct enumeration *e, const struct rank_workspace *worksp
     const struct rank_shape *s = e->shape;
     rank_add_state(e, workspace);
     add_activations(e);
+    rank_add_experts(e, workspace);
     if (s->train) add_flows(e);
     add_borders(e);
     for (int i = 0; i < s->stage_count; i++)
@@ -321,6 +326,8 @@ static bool open_buffers(struct rank_buffers *b, const struct local_model *local
     size_t flow = flows * layers * FLOW_COUNT * sizeof *b->flow;
     size_t border = (size_t)s->stage_count * sizeof *b->border, final = slots * sizeof *b->final;
     memset(b, -1, sizeof *b);
+    b->expert = NULL;
+    b->expert_place = NULL;
     b->layers = local->model.config.layers;
     b->packed_forward = malloc(2 * params * sizeof(int));
     b->activation = malloc(activation);
@@ -360,5 +367,7 @@ void rank_buffers_free(struct rank_buffers *buffers) {
     free(buffers->flow);
     free(buffers->border);
     free(buffers->final);
+    free(buffers->expert);
+    free(buffers->expert_place);
     *buffers = (struct rank_buffers){.layers = 0};
 }

@@ -141,6 +141,18 @@ struct rank_shape {
     int gathers_in_flight;
 };
 
+// A buffer of layers with experts.
+enum rank_expert_place {
+    RANK_EXPERT_KEPT, // of each layer and micro-batch in flight, from forward until backward
+    RANK_EXPERT_FLOW, // of each layer and flow when backward is split; else once
+    RANK_EXPERT_ONCE
+};
+struct rank_expert_buffer {
+    const char *name;
+    uint64_t bytes; // 0: none
+    enum rank_expert_place place;
+};
+
 // Sizes that only the device and the messages know; both arrays have an entry per param (NULL:
 // none).
 struct rank_workspace {
@@ -148,6 +160,8 @@ struct rank_workspace {
     uint64_t products_bytes, kernels_bytes;
     uint64_t tp_scratch_bytes; // of the largest reduction over tp
     uint64_t context_bytes;    // of attention over a spread sequence
+    const struct rank_expert_buffer *experts;
+    int expert_count;
 };
 
 // Which buffer of the plan is what; -1: this run has none. Activations that are not kept, and
@@ -160,6 +174,9 @@ struct rank_buffers {
     int (*final)[3];                              // [slot] input, rstd, mean of the final norm
     int *packed_forward, *packed_backward;        // [params]
     int layers;
+    int *expert; // of layers with experts, see rank_expert_buffer; NULL: none
+    enum rank_expert_place *expert_place;
+    int expert_numbers;
 };
 
 // Blocks of a param, counted from its own first element, that the gradient norm sums apart. The
@@ -176,4 +193,8 @@ int rank_plan(struct memory_plan *plan, struct rank_buffers *buffers,
 int rank_activation_buffer(const struct rank_buffers *buffers, int slot, int layer,
                            enum rank_activation activation);
 int rank_flow_buffer(const struct rank_buffers *buffers, int flow, int layer, enum rank_flow which);
+// Buffer number `which` of rank_workspace.experts for a micro-batch in this slot and flow; -1:
+// none.
+int rank_expert_buffer(const struct rank_buffers *buffers, int which, int slot, int flow,
+                       int layer);
 void rank_buffers_free(struct rank_buffers *buffers);

@@ -21,3 +21,7 @@ void rank_single(struct enumeration *e, enum rank_single which, enum buffer_kind
 
 // rank_state.c: weights, masters, gradients, moments, packed copies, and what sharding needs
 void rank_add_state(struct enumeration *e, const struct rank_workspace *workspace);
+
+// rank_experts.c
+void rank_add_experts(struct enumeration *e, const struct rank_workspace *workspace);
+bool rank_has_dense_mlp(const struct model_config *config); // some layer's MLP is no mixture
