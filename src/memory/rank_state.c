@@ -21,10 +21,14 @@ uint64_t rank_state_place_bytes(const struct rank_state *state) {
            arena_round(state->place_wire_bytes);
 }
 
-// Room for the contributions of the other members: less than all of them together.
+// Room for the contributions of the other members: parts, less than all of them together; of a
+// small sum the whole from each.
 static uint64_t scratch_bytes(int64_t elements, int members, size_t element) {
-    enum { ALIGN = 16 };
-    return (uint64_t)(elements + (int64_t)members * ALIGN) * element;
+    enum { ALIGN = 16, SMALL_BYTES = 1 << 14 };
+    uint64_t parts = (uint64_t)(elements + (int64_t)members * ALIGN) * element;
+    uint64_t total = (uint64_t)elements * element;
+    uint64_t whole = (uint64_t)(members - 1) * (total < SMALL_BYTES ? total : SMALL_BYTES);
+    return parts > whole ? parts : whole;
 }
 
 static int64_t bucket_elements(const struct flat_bucket *b) {
