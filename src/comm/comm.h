@@ -90,6 +90,12 @@ int comm_rank(const struct comm *comm);
 int comm_size(const struct comm *comm);
 const char *comm_host(const struct comm *comm, int rank); // host name of a rank
 int comm_check(struct comm *comm, struct err *err);       // 0, or -1 with the first failure
+// Whether that failure came as another rank's message: that rank says it itself.
+bool comm_failed_elsewhere(const struct comm *comm);
+// Long work of this rank alone ("builds the index of shards"), for which others may have to wait
+// longer than the watchdog allows: while their watchdogs hear of it they log it and wait on. NULL:
+// it is over.
+void comm_busy(struct comm *comm, const char *what);
 // Marks the world as failed with this message (kind and text of `why`), so that peers end too.
 void comm_fail(struct comm *comm, const struct err *why);
 
@@ -107,8 +113,9 @@ struct comm_event { // a posted operation; {0}: nothing to wait for
     void *operation;
     uint64_t number;
 };
-// The caller's lane gets the time as RECORD_COMM_WAIT with the operation's kind and axis in the
-// name.
+// The caller's lane gets the time as RECORD_COMM_WAIT. Spans of both lanes are named by kind,
+// stream and lowest rank of the group ("all_gather dp@0"), with the operation's number in its
+// stream as argument; those between two ranks "send" and "receive".
 void comm_wait(struct comm_event event, struct record_lane *lane);
 bool comm_done(struct comm_event event); // without waiting
 

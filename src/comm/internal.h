@@ -56,17 +56,22 @@ struct operation {
     // how far it is
     int round;
     int64_t summed;
+    double watched_seconds, patience_seconds; // the watchdog's: from when, for how long
+    bool asked;
+};
+
+enum { BUSY_BYTES = 80 };
+struct answer { // what a rank said about the operation in question
+    bool heard;
+    uint64_t posted;
+    char busy[BUSY_BYTES]; // long work of its own, or nothing
 };
 
 struct point {
     struct operation op;
     struct transfer transfer;
+    struct answer answer;
     struct point *next;
-};
-
-struct answer { // what a member said about the operation in question
-    bool heard;
-    uint64_t posted;
 };
 
 struct comm_stream {
@@ -89,7 +94,6 @@ struct comm_stream {
     const void **parts; // of the current sum, and those of the piece in work
     uint64_t *small;    // SMALL_VALUES per member and as many of the own (small.c)
     struct answer *answers;
-    uint64_t asked; // number of the operation that the others were asked about
 };
 
 struct order_check; // order.c
@@ -106,6 +110,7 @@ struct comm {
     struct err failure;
     bool opened, ready, stopping, peers_know, aborting;
     int abort_status;
+    char busy[BUSY_BYTES]; // see comm_busy
     struct comm_stream *streams[STREAM_LIMIT];
     int stream_count;
     uint64_t streams_version, streams_taken;
@@ -136,6 +141,7 @@ enum round collective_round(struct comm_stream *s, struct operation *op);
 void collective_alone(struct operation *op);                 // a group of one
 bool sum_piece(struct comm_stream *s, struct operation *op); // true: the sum is complete
 // watchdog.c
+void watchdog_begin(const struct comm *comm, struct operation *op);
 void watchdog_look(struct comm *comm, double now);
 void watchdog_note(struct comm *comm, const struct transport_note *note);
 // link.c: true when the piece is through

@@ -1,6 +1,7 @@
 // Opening and closing, and what can be asked about a world.
 #include "comm/internal.h"
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -196,6 +197,17 @@ int comm_check(struct comm *comm, struct err *err) {
     if (err) *err = comm->failure;
     pthread_mutex_unlock(&comm->lock);
     return -1;
+}
+
+bool comm_failed_elsewhere(const struct comm *comm) {
+    return atomic_load(&comm->failed) && comm->peers_know; // which does not change any more
+}
+
+void comm_busy(struct comm *comm, const char *what) {
+    pthread_mutex_lock(&comm->lock);
+    memset(comm->busy, 0, sizeof comm->busy);
+    if (what) snprintf(comm->busy, sizeof comm->busy, "%s", what);
+    pthread_mutex_unlock(&comm->lock);
 }
 
 void comm_fail(struct comm *comm, const struct err *why) {

@@ -74,6 +74,7 @@ static void stream_begin(struct comm_stream *s, uint64_t number) {
     struct operation *op = &s->slots[number % COMM_STREAM_DEPTH];
     op->begun_seconds = clock_seconds();
     op->round = 0;
+    watchdog_begin(s->comm, op);
     s->current = op;
     collective_round(s, op); // every operation begins with messages
 }
@@ -151,6 +152,7 @@ static int points_go(struct comm *comm, bool *moved, struct err *err) {
                 continue;
             }
             p->op.begun_seconds = clock_seconds();
+            watchdog_begin(comm, &p->op);
             transfer_begin(comm, x, x->sends, x->peer, x->tag, x->data, x->bytes);
             *moved = true;
         }

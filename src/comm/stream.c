@@ -82,9 +82,12 @@ static int fill_stream(struct comm_stream *s, const int *members) {
         return -1;
     memcpy(s->members, members, n * sizeof *members);
     for (int k = 0; k < COMM_STREAM_DEPTH; k++) s->slots[k].sizes = s->sizes + (size_t)k * n;
+    int lowest = members[0];
+    for (int i = 1; i < s->count; i++)
+        if (members[i] < lowest) lowest = members[i];
     for (int k = 0; k < COMM_KIND_COUNT; k++) {
-        char text[64];
-        snprintf(text, sizeof text, "%s %s", comm_kind_name((enum comm_kind)k), s->name);
+        char text[80];
+        snprintf(text, sizeof text, "%s %s@%d", comm_kind_name((enum comm_kind)k), s->name, lowest);
         if (!(s->span_names[k] = keep_name(text))) return -1;
     }
     for (int i = 0; i < s->count; i++) {

@@ -2,7 +2,7 @@
 // many operations of the stream they have posted; communication threads answer also while their
 // rank computes or hangs. When the time is up the message names the rank that is behind, or the one
 // that does not even answer, not merely the neighbour whose message is missing.
-#include "base/clock.h"
+#include "base/log.h"
 #include "comm/internal.h"
 #include <math.h>
 #include <stdarg.h>
@@ -23,14 +23,18 @@ static void add(char *text, size_t bytes, const char *format, ...) {
 
 // ---- questions and answers ----------------------------------------------------------------------
 
-static void ask(struct comm_stream *s, uint64_t number) {
-    struct transport *t = s->comm->transport;
-    s->asked = number;
-    memset(s->answers, 0, (size_t)s->count * sizeof *s->answers);
+static void ask(struct comm *comm, int rank, uint32_t stream, uint64_t number) {
     struct transport_note note = {
-        .kind = NOTE_ASKS, .from = t->rank, .stream = (uint32_t)s->tag, .number = number};
+        .kind = NOTE_ASKS, .from = comm->transport->rank, .stream = stream, .number = number};
+    comm->transport->calls->note_send(comm->transport, rank, &note);
+}
+
+static void ask_members(struct comm_stream *s) {
+    struct operation *op = s->current;
+    op->asked = true;
+    memset(s->answers, 0, (size_t)s->count * sizeof *s->answers);
     for (int i = 0; i < s->count; i++)
-        if (i != s->index) t->calls->note_send(t, s->members[i], &note);
+        if (i != s->index) ask(s->comm, s->members[i], (uint32_t)s->tag, op->number);
 }
 
 static struct comm_stream *find_stream(const struct comm *comm, uint32_t tag) {
@@ -46,15 +50,25 @@ static void answer(struct comm *comm, const struct transport_note *question) {
                                   .stream = question->stream,
                                   .number = question->number,
                                   .posted = s ? atomic_load(&s->posted) : 0};
+    pthread_mutex_lock(&comm->lock);
+    memcpy(note.text, comm->busy, sizeof comm->busy);
+    pthread_mutex_unlock(&comm->lock);
     comm->transport->calls->note_send(comm->transport, question->from, &note);
+}
+
+static void keep_answer(struct answer *a, const struct transport_note *note) {
+    a->heard = true;
+    a->posted = note->posted;
+    snprintf(a->busy, sizeof a->busy, "%.*s", (int)sizeof a->busy - 1, note->text);
 }
 
 static void take_answer(struct comm *comm, const struct transport_note *note) {
     struct comm_stream *s = find_stream(comm, note->stream);
-    if (!s || s->asked != note->number) return;
-    for (int i = 0; i < s->count; i++)
-        if (s->members[i] == note->from)
-            s->answers[i] = (struct answer){.heard = true, .posted = note->posted};
+    if (s && s->current && s->current->number == note->number)
+        for (int i = 0; i < s->count; i++)
+            if (s->members[i] == note->from) keep_answer(&s->answers[i], note);
+    for (struct point *p = comm->moving; p && note->stream == 0; p = p->next)
+        if (p->op.number == note->number) keep_answer(&p->answer, note);
 }
 
 void watchdog_note(struct comm *comm, const struct transport_note *note) {
@@ -71,18 +85,20 @@ void watchdog_note(struct comm *comm, const struct transport_note *note) {
 
 // ---- messages -----------------------------------------------------------------------------------
 
-static void add_late_members(const struct comm_stream *s, uint64_t number, char *text,
-                             size_t bytes) {
+static bool is_late(const struct comm_stream *s, int member) {
+    const struct answer *a = &s->answers[member];
+    return member != s->index && !(a->heard && a->posted >= s->current->number);
+}
+
+static void add_late_members(const struct comm_stream *s, char *text, size_t bytes) {
     int named = 0, late = 0;
     for (int i = 0; i < s->count; i++) {
-        const struct answer *a = &s->answers[i];
-        if (i == s->index || (a->heard && a->posted >= number)) continue;
-        if (late++ >= NAMED_RANKS) continue;
+        if (!is_late(s, i) || late++ >= NAMED_RANKS) continue;
         add(text, bytes, "%s rank %d (%s) ", named++ ? "," : "", s->members[i],
             comm_host(s->comm, s->members[i]));
-        if (a->heard)
+        if (s->answers[i].heard)
             add(text, bytes, "has not posted it (it has posted %llu)",
-                (unsigned long long)a->posted);
+                (unsigned long long)s->answers[i].posted);
         else
             add(text, bytes, "does not answer");
     }
@@ -108,46 +124,101 @@ static void fail_late(struct comm *comm, const char *what, double age, const cha
     pthread_mutex_unlock(&comm->lock);
 }
 
-static void stream_late(struct comm_stream *s, double age) {
-    char what[160], who[700] = "";
+static void describe_stream(const struct comm_stream *s, char *text, size_t bytes) {
     const struct operation *op = s->current;
-    snprintf(what, sizeof what, "%s number %llu of stream %s (%d ranks, %llu bytes)",
+    snprintf(text, bytes, "%s number %llu of stream %s (%d ranks, %llu bytes)",
              comm_kind_name(op->kind), (unsigned long long)op->number, s->name, s->count,
              (unsigned long long)op->agreed_bytes);
-    add_late_members(s, op->number, who, sizeof who);
-    fail_late(s->comm, what, age, who);
 }
 
-static void point_late(struct comm *comm, const struct point *p, double age) {
+static void describe_point(const struct point *p, char *text, size_t bytes) {
+    snprintf(text, bytes, "%s number %llu (tag %d, %llu bytes)", comm_kind_name(p->op.kind),
+             (unsigned long long)p->op.number, p->transfer.tag,
+             (unsigned long long)p->transfer.bytes);
+}
+
+// ---- patience -----------------------------------------------------------------------------------
+
+// A rank that says what it is busy with is waited for, for half of the allowed time, again and
+// again: when it dies meanwhile, that shows within the allowed time.
+static void be_patient(struct comm *comm, struct operation *op, const char *what, int rank,
+                       const struct answer *a, double now) {
+    op->watched_seconds = now;
+    op->patience_seconds = comm->options.watchdog_seconds / 2;
+    op->asked = false;
+    log_line(LOG_INFO, "rank %d waits since %.0f s in %s for rank %d (%s), which is busy: %s",
+             comm->transport->rank, now - op->begun_seconds, what, rank, comm_host(comm, rank),
+             a->busy);
+}
+
+static void stream_late(struct comm_stream *s, double now) {
+    char what[160], who[700] = "";
+    int busy = -1;
+    bool all_busy = true;
+    describe_stream(s, what, sizeof what);
+    for (int i = 0; i < s->count; i++) {
+        if (!is_late(s, i)) continue;
+        if (s->answers[i].heard && s->answers[i].busy[0])
+            busy = i;
+        else
+            all_busy = false;
+    }
+    if (all_busy && busy >= 0) {
+        be_patient(s->comm, s->current, what, s->members[busy], &s->answers[busy], now);
+        return;
+    }
+    add_late_members(s, who, sizeof who);
+    fail_late(s->comm, what, now - s->current->begun_seconds, who);
+}
+
+static void point_late(struct comm *comm, struct point *p, double now) {
     char what[160], who[200];
     const struct transfer *x = &p->transfer;
-    snprintf(what, sizeof what, "%s number %llu (tag %d, %llu bytes)", comm_kind_name(p->op.kind),
-             (unsigned long long)p->op.number, x->tag, (unsigned long long)x->bytes);
-    snprintf(who, sizeof who, " rank %d (%s) has not %s it", x->peer, comm_host(comm, x->peer),
-             x->sends ? "received" : "sent");
-    fail_late(comm, what, age, who);
+    describe_point(p, what, sizeof what);
+    if (p->answer.heard && p->answer.busy[0]) {
+        be_patient(comm, &p->op, what, x->peer, &p->answer, now);
+        return;
+    }
+    const char *verb = x->sends ? "has not received it" : "has not sent it";
+    snprintf(who, sizeof who, " rank %d (%s) %s", x->peer, comm_host(comm, x->peer),
+             p->answer.heard || x->peer == comm->transport->rank ? verb : "does not answer");
+    fail_late(comm, what, now - p->op.begun_seconds, who);
 }
 
 // ---- looking ------------------------------------------------------------------------------------
 
+enum due { DUE_NOTHING, DUE_QUESTION, DUE_END };
+
+static enum due look_at(const struct operation *op, double now, double *next) {
+    double asks = op->watched_seconds + op->patience_seconds / 2,
+           ends = op->watched_seconds + op->patience_seconds;
+    *next = fmin(*next, op->asked ? ends : asks);
+    if (now > ends) return DUE_END;
+    return now > asks && !op->asked ? DUE_QUESTION : DUE_NOTHING;
+}
+
+void watchdog_begin(const struct comm *comm, struct operation *op) {
+    op->watched_seconds = op->begun_seconds;
+    op->patience_seconds = comm->options.watchdog_seconds;
+    op->asked = false;
+}
+
 void watchdog_look(struct comm *comm, double now) {
-    double limit = comm->options.watchdog_seconds, next = now + limit;
+    double next = now + comm->options.watchdog_seconds;
     for (int i = 0; i < comm->active_count; i++) {
         struct comm_stream *s = comm->active[i];
-        if (!s->current) continue;
-        double begun = s->current->begun_seconds;
-        bool asked = s->asked == s->current->number;
-        if (now - begun > limit)
-            stream_late(s, now - begun);
-        else if (now - begun > limit / 2 && !asked)
-            ask(s, s->current->number);
-        else
-            next = fmin(next, begun + (asked ? limit : limit / 2));
+        enum due due = s->current ? look_at(s->current, now, &next) : DUE_NOTHING;
+        if (due == DUE_QUESTION) ask_members(s);
+        if (due == DUE_END) stream_late(s, now);
     }
-    for (const struct point *p = comm->moving; p; p = p->next) {
+    for (struct point *p = comm->moving; p; p = p->next) {
         if (p->op.begun_seconds == 0) continue;
-        if (now - p->op.begun_seconds > limit) point_late(comm, p, now - p->op.begun_seconds);
-        next = fmin(next, p->op.begun_seconds + limit);
+        enum due due = look_at(&p->op, now, &next);
+        if (due == DUE_END) point_late(comm, p, now);
+        if (due != DUE_QUESTION) continue;
+        p->op.asked = true;
+        p->answer.heard = false;
+        ask(comm, p->transfer.peer, 0, p->op.number);
     }
     comm->next_watch_seconds = next;
 }

@@ -1,5 +1,6 @@
 // Worlds that fail: who is late, who posted something else, who said so; and that all ends come to
 // an end.
+#include "base/log.h"
 #include "ranks.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,9 +43,52 @@ static void late_body(struct rank_case *rank) {
 }
 
 TEST(comm_watchdog_names_the_late_rank) {
-    ranks_run(4, &(struct comm_options){.watchdog_seconds = 0.3}, late_body, NULL);
-    struct comm_options ring = {.watchdog_seconds = 0.3, .ranks_per_host = 2};
+    ranks_run(4, &(struct comm_options){.watchdog_seconds = 0.8}, late_body, NULL);
+    struct comm_options ring = {.watchdog_seconds = 0.8, .ranks_per_host = 2};
     ranks_run(4, &ring, late_body, NULL);
+}
+
+// Rank 1 is busy for longer than the watchdog allows, and says so: nothing fails. In a receive,
+// too.
+static void busy_body(struct rank_case *rank) {
+    struct comm_stream *s = ranks_stream(rank, "dp");
+    char data[10] = {0};
+    if (rank->rank == 1) {
+        comm_busy(rank->comm, "builds the index");
+        usleep(1100000);
+        comm_wait(comm_barrier(s), NULL);
+        usleep(1100000);
+        for (int r = 0; r < 3; r += 2) comm_wait(comm_send(rank->comm, r, 5, data, 10), NULL);
+        comm_busy(rank->comm, NULL);
+    } else {
+        comm_wait(comm_barrier(s), NULL);
+        comm_wait(comm_receive(rank->comm, 1, 5, data, 10), NULL);
+    }
+    ranks_check(rank);
+    comm_wait(comm_barrier(s), NULL); // before its busy time is over for all
+    if (rank->rank == 1)
+        while (comm_check(rank->comm, NULL) == 0) usleep(1000); // now it says nothing
+    else
+        comm_wait(comm_barrier(s), NULL);
+    check_message(rank, (const char *[]){"barrier number 3 of stream dp", "rank 1 (",
+                                         "has not posted it", NULL});
+    CHECK(comm_failed_elsewhere(rank->comm) || rank->rank != 1);
+    comm_stream_close(s);
+}
+
+static int busy_lines;
+static void count_busy_lines(enum log_level level, const char *line, void *context) {
+    (void)level, (void)context;
+    printf("%s\n", line);
+    if (strstr(line, "for rank 1 (") && strstr(line, "busy: builds the index"))
+        __atomic_add_fetch(&busy_lines, 1, __ATOMIC_SEQ_CST);
+}
+
+TEST(comm_watchdog_waits_for_a_busy_rank) {
+    log_to(count_busy_lines, NULL, LOG_DEBUG);
+    ranks_run(3, &(struct comm_options){.watchdog_seconds = 0.8}, busy_body, NULL);
+    CHECK(busy_lines >= 4); // two ranks, in the barrier and in the receive
+    log_to(NULL, NULL, LOG_INFO);
 }
 
 static void no_sender_body(struct rank_case *rank) {
@@ -59,7 +103,7 @@ static void no_sender_body(struct rank_case *rank) {
 }
 
 TEST(comm_watchdog_names_the_missing_sender) {
-    ranks_run(2, &(struct comm_options){.watchdog_seconds = 0.2}, no_sender_body, NULL);
+    ranks_run(2, &(struct comm_options){.watchdog_seconds = 0.3}, no_sender_body, NULL);
 }
 
 static void no_receiver_body(struct rank_case *rank) {
@@ -70,7 +114,7 @@ static void no_receiver_body(struct rank_case *rank) {
 }
 
 TEST(comm_watchdog_names_the_missing_receiver) {
-    ranks_run(2, &(struct comm_options){.watchdog_seconds = 0.2}, no_receiver_body, NULL);
+    ranks_run(2, &(struct comm_options){.watchdog_seconds = 0.3}, no_receiver_body, NULL);
 }
 
 // ---- orders -------------------------------------------------------------------------------------

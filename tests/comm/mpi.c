@@ -64,7 +64,7 @@ static void end_failed(struct comm *comm, const char *part) {
 }
 
 static void run_late(void) { // rank 2 does not come
-    struct comm *comm = open_world(&(struct comm_options){.watchdog_seconds = 0.5});
+    struct comm *comm = open_world(&(struct comm_options){.watchdog_seconds = 1});
     struct rank_case rank = rank_of(comm);
     struct comm_stream *s = ranks_stream(&rank, "dp");
     comm_wait(comm_barrier(s), NULL);

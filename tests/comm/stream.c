@@ -233,11 +233,11 @@ static void spans_body(struct rank_case *rank) {
         CHECK(counts.in_flight_seconds > 0.001);
         CHECK(counts.queued_seconds >= 0);
         CHECK_EQ_INT(lane.events[RECORD_COMM_WAIT], 1);
-        CHECK_STR(lane.spans[0].name, "all_gather dp");
+        CHECK_STR(lane.spans[0].name, "all_gather dp@0");
         CHECK_EQ_INT(lane.spans[0].argument, 1);
         const struct record_lane *other = comm_lane(rank->comm);
         CHECK_EQ_INT(other->span_count, 1);
-        CHECK_STR(other->spans[0].name, "all_gather dp");
+        CHECK_STR(other->spans[0].name, "all_gather dp@0");
         CHECK_EQ_INT(other->spans[0].kind, RECORD_COMM);
         comm_stream_counts(s, COMM_ALL_REDUCE, &counts);
         CHECK_EQ_INT(counts.operations, 0);
