@@ -79,6 +79,7 @@ void unit_gradients_end(struct engine *e, int unit, bool last) {
 void states_finish_gradients(struct engine *e) {
     struct states *s = states_of(e);
     states_poll(e);
+    for (int b = 0; b < e->flat.bucket_count; b++) states_partials_done(e, b, true);
     states_join_tied(e);
     states_sum_partial_vectors(e);
     for (int b = 0; b < e->flat.bucket_count; b++)
