@@ -174,8 +174,8 @@ static uint64_t norm_bytes(const struct rank_state *r, const struct rank_shape *
 }
 
 static void add_messages(struct enumeration *e, const struct rank_state *r) {
-    uint64_t bytes =
-        arena_round(r->partial_bytes) + arena_round((uint64_t)r->partial_elements * sizeof(float));
+    uint64_t bytes = 2 * arena_round(r->partial_bytes) +
+                     arena_round((uint64_t)r->partial_elements * sizeof(float));
     for (int g = 0; g < FLAT_GROUPS; g++)
         bytes += arena_round(r->reduce_bytes[g]) + arena_round(r->replica_bytes[g]);
     rank_single(e, SINGLE_REDUCE, BUFFER_COMM, bytes, "contributions");
