@@ -163,3 +163,19 @@ TEST(shares_of_copies_tile_their_piece_evenly) {
         CHECK((double)most <= 1.07 * even + 1 || (double)most <= least);
     }
 }
+
+// Too small to be divided: whole pieces, dealt out by name.
+TEST(small_pieces_do_not_all_fall_to_one_copy) {
+    int written[4] = {0};
+    for (int i = 0; i < 80; i++)
+        for (int copy = 0; copy < 4; copy++) {
+            struct tensor_slice s = {.rows = 64, .columns = 1, .copy = copy, .copies = 4};
+            struct box share[3];
+            snprintf(s.name, sizeof s.name, "layers.%d.norm.weight", i);
+            int count = piece_share(&s, share);
+            CHECK(count == 0 || box_same(share[0], box_of_slice(&s)));
+            written[copy] += count;
+        }
+    CHECK_EQ_INT(written[0] + written[1] + written[2] + written[3], 80);
+    for (int copy = 0; copy < 4; copy++) CHECK(written[copy] >= 10);
+}

@@ -4,7 +4,7 @@
 #include "checkpoint/checkpoint.h"
 #include "ranks.h"
 
-enum { SPREAD_TENSORS = 8, SPREAD_MOST_RANKS = 8, SPREAD_MOST_SLICES = 600 };
+enum { SPREAD_TENSORS = 8, SPREAD_MOST_RANKS = 8, SPREAD_MOST_SLICES = 1000 };
 
 struct spread { // which rank holds what
     int ranks;
