@@ -5,7 +5,6 @@
 #include <string.h>
 
 static const int64_t SUM_PIECE_ELEMENTS = 1 << 18;  // other streams get their turn in between
-static const uint64_t WHOLE_BYTES = 1 << 14;        // below: everything to everybody
 static const uint64_t WHOLE_BYTES_OF_TWO = 1 << 18; // of two members: no more bytes than in parts
 enum { EXCHANGE_MEMBERS = 16 };                     // above: a ring
 
@@ -23,8 +22,8 @@ enum comm_way collective_way(const struct comm_stream *s, enum comm_kind kind, u
     case COMM_ALL_GATHER:
         return gather_way(s);
     case COMM_ALL_REDUCE:
-        return bytes <= (s->count == 2 ? WHOLE_BYTES_OF_TWO : WHOLE_BYTES) ? WAY_WHOLE
-                                                                           : gather_way(s);
+        return bytes <= (s->count == 2 ? WHOLE_BYTES_OF_TWO : COMM_WHOLE_BYTES) ? WAY_WHOLE
+                                                                                : gather_way(s);
     case COMM_BROADCAST:
         return WAY_TREE;
     default:

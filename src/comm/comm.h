@@ -148,6 +148,9 @@ uint64_t comm_reduce_scatter_scratch(const struct comm_stream *s, int64_t elemen
 // In place, any element count: exchange, sum, gather. wire_bytes must equal out_bytes.
 struct comm_event comm_all_reduce(struct comm_stream *s, void *data, void *scratch,
                                   int64_t elements, const struct comm_reduction *reduction);
+// An all-reduce of at most so many bytes may be an exchange of the whole: its scratch is then that
+// of size - 1 wholes, else less than one.
+enum { COMM_WHOLE_BYTES = 1 << 14 };
 uint64_t comm_all_reduce_scratch(const struct comm_stream *s, int64_t elements,
                                  const struct comm_reduction *reduction);
 // bytes[i] to and from member i; the pieces lie at the given offsets of `from` and `to`. The four

@@ -104,6 +104,15 @@ void rank_single(struct enumeration *e, enum rank_single which, enum buffer_kind
     e->buffers->single[which] = rank_add(e, kind, -1, -1, bytes, name);
 }
 
+uint64_t rank_sum_scratch_bytes(int64_t elements, int members, size_t element_bytes) {
+    enum { ALIGN = 16 }; // parts begin at whole vectors
+    uint64_t whole = (uint64_t)elements * element_bytes;
+    uint64_t parts = whole + (uint64_t)members * ALIGN * element_bytes;
+    uint64_t small = whole < RANK_WHOLE_BYTES ? whole : RANK_WHOLE_BYTES;
+    uint64_t wholes = (uint64_t)(members - 1) * small;
+    return parts > wholes ? parts : wholes;
+}
+
 static uint64_t row_bytes(const struct enumeration *e) { // of the residual stream
     return (uint64_t)e->config->hidden * dtype_bytes(e->shape->compute);
 }

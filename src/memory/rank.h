@@ -179,6 +179,11 @@ struct rank_buffers {
     int expert_numbers;
 };
 
+// Room for the contributions of the other members of a sum over ranks. Small sums are exchanged
+// whole: comm's COMM_WHOLE_BYTES is the same number; the engine asserts it.
+enum { RANK_WHOLE_BYTES = 1 << 14 };
+uint64_t rank_sum_scratch_bytes(int64_t elements, int members, size_t element_bytes);
+
 // Blocks of a param, counted from its own first element, that the gradient norm sums apart. The
 // device's DEVICE_NORM_BLOCK is the same number; the engine asserts it.
 enum { RANK_NORM_BLOCK = 4096 };

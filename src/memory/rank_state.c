@@ -21,16 +21,6 @@ uint64_t rank_state_place_bytes(const struct rank_state *state) {
            arena_round(state->place_wire_bytes);
 }
 
-// Room for the contributions of the other members: parts, less than all of them together; of a
-// small sum the whole from each.
-static uint64_t scratch_bytes(int64_t elements, int members, size_t element) {
-    enum { ALIGN = 16, SMALL_BYTES = 1 << 14 };
-    uint64_t parts = (uint64_t)(elements + (int64_t)members * ALIGN) * element;
-    uint64_t total = (uint64_t)elements * element;
-    uint64_t whole = (uint64_t)(members - 1) * (total < SMALL_BYTES ? total : SMALL_BYTES);
-    return parts > whole ? parts : whole;
-}
-
 static int64_t bucket_elements(const struct flat_bucket *b) {
     return b->end - b->begin;
 }
@@ -67,8 +57,9 @@ static void describe_elements(struct rank_state *r, const struct rank_shape *s) 
         if (rank_state_late(b)) r->late_elements += bucket_elements(b);
         if (ranks == 1) continue;
         if (!b->vectors) r->wire_elements = larger(r->wire_elements, bucket_elements(b));
-        uint64_t reduce = scratch_bytes(bucket_elements(b), ranks, sizeof(float));
-        uint64_t replica = scratch_bytes(bucket_elements(b) / b->shards, ranks, sizeof(float));
+        uint64_t reduce = rank_sum_scratch_bytes(bucket_elements(b), ranks, sizeof(float));
+        uint64_t replica =
+            rank_sum_scratch_bytes(bucket_elements(b) / b->shards, ranks, sizeof(float));
         if (reduce > r->reduce_bytes[b->group]) r->reduce_bytes[b->group] = reduce;
         if (s->zero > 0 && replica > r->replica_bytes[b->group] && b->shards < ranks)
             r->replica_bytes[b->group] = replica;
@@ -92,7 +83,7 @@ static void describe_partial(struct rank_state *r, const struct local_model *loc
             r->partial_elements += elements;
     }
     largest = larger(largest, r->partial_elements);
-    if (largest > 0) r->partial_bytes = scratch_bytes(largest, s->tp, sizeof(float));
+    if (largest > 0) r->partial_bytes = rank_sum_scratch_bytes(largest, s->tp, sizeof(float));
 }
 
 static void describe_norm(struct rank_state *r, const struct local_model *local,
@@ -101,7 +92,7 @@ static void describe_norm(struct rank_state *r, const struct local_model *local,
         r->norm_blocks[local->model.params[i].expert >= 0] +=
             rank_norm_blocks(&local->model.params[i]);
     for (int g = 0; g < FLAT_GROUPS; g++) {
-        uint64_t bytes = scratch_bytes(r->norm_blocks[g], ranks_of(s, g), sizeof(double));
+        uint64_t bytes = rank_sum_scratch_bytes(r->norm_blocks[g], ranks_of(s, g), sizeof(double));
         if (r->zero > 0) r->norm_scratch_bytes += bytes;
     }
 }
