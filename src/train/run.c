@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "train/run_parts.h"
+#include "train/world.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,6 +75,10 @@ static int start(struct run *run, struct err *err) {
     int status = config_check_run(run->config, err);
     if (status == 0) status = config_layout(run->config, run->ranks, &run->layout, err);
     if (run_agree(run, status, err) != 0) return -1;
+    if (run->world && world_check(run->comm, run->world, run->config, err) != 0) {
+        run->result->silent = !run_leads(run);
+        return -1;
+    }
     return run_agree(run, run_open(run, err), err);
 }
 

@@ -8,6 +8,7 @@
 #include "model/flops.h"
 #include "train/config_table.h"
 #include "train/run_parts.h"
+#include "train/world.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -154,6 +155,9 @@ static int open_engine(struct run *run, struct err *err) {
     options.other_bytes = loader_part + (validation.set_count ? loader_bytes(&validation) : 0);
     run->recomputed_flops = engine_recompute_flops(&c->model, c->recompute, c->context);
     run_say_world(run);
+    if (run->world)
+        world_warn(run->comm, run->world, &run->layout.mesh,
+                   run->control ? run->control->launch : NULL, run->device.threads);
     say_model(run, &options);
     if (say_plan(run, &options, err) != 0) return -1;
     run->engine = engine_open(&run->model, &run->device, &options, err);

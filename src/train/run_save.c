@@ -11,17 +11,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Weights, then both moments of each, under the names that the engine gives them.
-static int state_tensors(struct run *run, struct tensor **out, int *out_count, struct err *err) {
-    struct tensor *masters, *moments;
+// This rank's pieces of weights and moments, under the names that the engine gives them.
+static int state_slices(struct run *run, struct tensor_slice **out, int *out_count,
+                        struct err *err) {
+    struct tensor_slice *masters, *moments;
     int master_count, moment_count;
-    if (engine_tensors(run->engine, ENGINE_MASTER, &masters, &master_count, err) != 0) return -1;
-    if (engine_tensors(run->engine, ENGINE_MOMENTS, &moments, &moment_count, err) != 0) {
+    if (engine_slices(run->engine, ENGINE_MASTER, &masters, &master_count, err) != 0) return -1;
+    if (engine_slices(run->engine, ENGINE_MOMENTS, &moments, &moment_count, err) != 0) {
         free(masters);
         return -1;
     }
     int count = master_count + moment_count, result = 0;
-    struct tensor *all = realloc(masters, sizeof *all * (size_t)count);
+    struct tensor_slice *all = realloc(masters, sizeof *all * (size_t)count);
     if (all) {
         memcpy(all + master_count, moments, sizeof *all * (size_t)moment_count);
         *out = all;
@@ -64,12 +65,13 @@ static int compare_configs(struct run *run, const struct checkpoint *c, struct e
 
 static int load_state(struct run *run, struct checkpoint *c, struct err *err) {
     const struct checkpoint_state *state = checkpoint_state(c);
-    struct tensor *tensors;
-    int count;
-    if (compare_configs(run, c, err) != 0 || state_tensors(run, &tensors, &count, err) != 0)
-        return -1;
-    int result = checkpoint_load(c, tensors, count, err);
-    free(tensors);
+    struct tensor_slice *slices = NULL;
+    int count = 0;
+    int result = compare_configs(run, c, err);
+    if (result == 0) result = state_slices(run, &slices, &count, err);
+    result = run_agree(run, result, err); // loading is collective
+    if (result == 0) result = checkpoint_load_slices(c, slices, count, run->world, err);
+    free(slices);
     if (result != 0) return -1;
     engine_weights_changed(run->engine);
     int64_t bad = 0;
@@ -108,18 +110,55 @@ static int same_shapes(const struct model *there, const struct model *here, stru
                    there->param_count, here->param_count);
 }
 
+// The rows of a slice, out of the folder's whole rows.
+static int read_slice(const struct hf_folder *folder, int param, const struct tensor_slice *s,
+                      float *row, struct err *err) {
+    for (int64_t r = 0; r < s->rows; r++) {
+        if (hf_folder_read_rows(folder, param, s->row + r, 1, row, err) != 0) return -1;
+        memcpy((float *)s->data + r * s->stride, row + s->column, (size_t)s->columns * sizeof *row);
+    }
+    return 0;
+}
+
+static int param_named(const struct model *model, const char *name) {
+    int i = 0;
+    while (strcmp(model->params[i].name, name) != 0) i++;
+    return i;
+}
+
+static int read_folder(struct run *run, const struct hf_folder *folder, struct err *err) {
+    struct tensor_slice *slices = NULL;
+    int count = 0;
+    int64_t widest = 1;
+    const struct model *model = &run->model;
+    if (same_shapes(hf_folder_model(folder), model, err) != 0) return -1;
+    for (int i = 0; i < model->param_count; i++)
+        if (model->params[i].columns > widest) widest = model->params[i].columns;
+    float *row = malloc((size_t)widest * sizeof *row);
+    int result = row ? engine_slices(run->engine, ENGINE_MASTER, &slices, &count, err)
+                     : err_set(err, ERR_MEMORY, "no memory for a row of a matrix");
+    for (int i = 0; i < count && result == 0; i++) {
+        int param = param_named(model, slices[i].name);
+        bool whole = slices[i].stride == model->params[param].columns &&
+                     slices[i].columns == slices[i].stride;
+        result = whole ? hf_folder_read_rows(folder, param, slices[i].row, slices[i].rows,
+                                             slices[i].data, err)
+                       : read_slice(folder, param, &slices[i], row, err);
+    }
+    free(slices);
+    free(row);
+    return result;
+}
+
 static int load_model_folder(struct run *run, struct err *err) {
     struct hf_folder *folder;
-    struct tensor *masters = NULL;
-    int count = 0;
-    if (hf_folder_open(run->config->from, &folder, err) != 0) return err_context(err, "model.from");
-    int result = same_shapes(hf_folder_model(folder), &run->model, err);
-    if (result == 0) result = engine_tensors(run->engine, ENGINE_MASTER, &masters, &count, err);
-    for (int i = 0; i < count && result == 0; i++)
-        result = hf_folder_read(folder, i, masters[i].data, err);
-    free(masters);
-    hf_folder_close(folder);
-    if (result != 0) return err_context(err, "model.from");
+    int result = hf_folder_open(run->config->from, &folder, err);
+    if (result == 0) {
+        result = read_folder(run, folder, err);
+        hf_folder_close(folder);
+    }
+    if (result != 0) err_context(err, "model.from");
+    if (run_agree(run, result, err) != 0) return -1;
     engine_weights_changed(run->engine);
     return 0;
 }
@@ -127,8 +166,9 @@ static int load_model_folder(struct run *run, struct err *err) {
 int run_restore(struct run *run, struct err *err) {
     const struct train_config *config = run->config;
     struct checkpoint *c = NULL;
-    if (file_is_folder(config->checkpoint_folder) &&
-        checkpoint_open_newest(config->checkpoint_folder, &c, err) != 0)
+    // rank 0 decides whether there is a folder to look into
+    bool there = run_most(run, run_leads(run) && file_is_folder(config->checkpoint_folder));
+    if (there && checkpoint_open_newest_world(config->checkpoint_folder, run->world, &c, err) != 0)
         return -1;
     if (c) {
         int result =
@@ -148,10 +188,10 @@ int run_restore(struct run *run, struct err *err) {
 
 int run_save(struct run *run, struct err *err) {
     const struct train_config *config = run->config;
-    struct tensor *tensors;
+    struct tensor_slice *slices;
     int count;
     struct checkpoint_saved saved;
-    if (state_tensors(run, &tensors, &count, err) != 0) return -1;
+    if (run_agree(run, state_slices(run, &slices, &count, err), err) != 0) return -1;
     json_t *extra =
         json_pack("{s:I,s:i}", "updates", (json_int_t)run->updates, "bad_steps", run->bad_steps);
     struct checkpoint_state state = {.step = run->step,
@@ -164,11 +204,11 @@ int run_save(struct run *run, struct err *err) {
                                      .isa = run->device.name,
                                      .extra = extra};
     double begin = record_begin(&run->lane);
-    int result = checkpoint_save(config->checkpoint_folder, &config->model, tensors, count, &state,
-                                 config->part_bytes, &saved, err);
+    int result = checkpoint_save_slices(config->checkpoint_folder, &config->model, slices, count,
+                                        &state, config->part_bytes, run->world, &saved, err);
     record_end(&run->lane, RECORD_CHECKPOINT, "checkpoint", run->step, begin);
     json_decref(extra);
-    free(tensors);
+    free(slices);
     if (result != 0) return -1;
     run->saved_step = run->step;
     char size[32];
@@ -178,6 +218,6 @@ int run_save(struct run *run, struct err *err) {
                       (unsigned long long)saved.bytes, saved.seconds);
     struct checkpoint_retention keep = {
         .keep_last = config->keep_last, .keep_every = config->keep_every, .saved_step = run->step};
-    checkpoint_retain(config->checkpoint_folder, &keep);
+    if (run_leads(run)) checkpoint_retain(config->checkpoint_folder, &keep);
     return 0;
 }

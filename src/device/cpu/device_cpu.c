@@ -73,14 +73,16 @@ int device_cpu_open(struct device *device, const struct device_cpu_options *opti
     struct cpu_device *cpu = calloc(1, sizeof *cpu);
     if (!cpu) return err_set(err, ERR_MEMORY, "no memory for the CPU device");
     *device = (struct device){.state = cpu, .lane = options->lane, .close = close_cpu};
-    device->threads = options->threads ? options->threads : omp_get_num_procs();
+    device->threads = options->threads ? options->threads : omp_get_max_threads();
     omp_set_num_threads(device->threads);
-    if (isa != DEVICE_ISA_AVX512) gemm_limit_avx2();
     if (gemm_open(&cpu->products, err)) {
         free(cpu);
         return -1;
     }
     cpu->isa = isa;
+    cpu->own_products = isa == DEVICE_ISA_AVX2       ? &product_kernels_avx2
+                        : isa == DEVICE_ISA_PORTABLE ? &product_kernels_portable
+                                                     : NULL;
     cpu->bf16_products = isa == DEVICE_ISA_AVX512 && gemm_has_bf16();
     snprintf(cpu->name, sizeof cpu->name, "cpu %s%s, %d thread%s", isa_name(isa),
              cpu->bf16_products ? "-bf16" : ", bf16 products in fp32", device->threads,
