@@ -37,6 +37,18 @@ struct engine_parallel {
     bool no_overlap;   // wait for every operation where it is posted (studies, comparisons)
 };
 
+// Models with experts.
+struct engine_experts {
+    double aux_coefficient; // of the balancing loss: mean over the global batch, summed over layers
+    bool aux_global;      // its fractions are those of the whole step, not of each sequence. Where
+                          // a backward comes before the last forward, the step begins with a
+                          // forward pass over all micro-batches that only counts
+    double z_coefficient; // of the squared log-sum-exp of the router's logits
+    double capacity_factor; // 0: nothing is dropped
+    double bias_rate;       // of the bias that balances instead of a loss; 0: none
+    int64_t wave;           // rows of experts in memory at a time; 0: see moe_wave_rows
+};
+
 struct engine_options {
     const struct engine_parallel *parallel; // NULL: one process holds everything
     enum dtype compute;                     // DTYPE_BF16 (FP32 masters) or DTYPE_F32
@@ -48,6 +60,7 @@ struct engine_options {
     double beta1, beta2, eps, weight_decay;
     bool split_backward; // input and weight halves of backward as actions of their own; recompute
                          // none only
+    struct engine_experts experts;
 };
 
 struct engine;
@@ -100,6 +113,10 @@ struct engine_step {
     int64_t counted, non_pad, processed; // tokens
     double attended_pairs;               // mean over the layers, each with its window
     bool skipped; // no counted target, or a non-finite loss or norm: weights and moments untouched
+    // of layers with experts, over the step and all ranks
+    double expert_balance;  // E sum f p, mean over the layers; 1 is perfect
+    double expert_max_load; // largest count of an expert over the mean count
+    int64_t dropped;        // choices beyond the capacity
 };
 // With several ranks every rank passes its own micro-batches (equal ones inside GROUP_TP, GROUP_CP
 // and GROUP_PP: whole sequences, the engine takes its part of them) and gets the same results.
@@ -113,6 +130,25 @@ int engine_evaluate(struct engine *engine, const struct batch *batch, double *lo
 // FP32 logits [count, vocab] of the given rows of a micro-batch (tests, small outputs).
 int engine_logits(struct engine *engine, const struct batch *batch, const int32_t *rows, int count,
                   float *logits, struct err *err);
+
+// Chosen experts of a rank's tokens in a step, [layers of the whole model][micro_batches][tokens of
+// a micro-batch][top_k]; engine_route_count elements. They stay until another is given; NULL: none.
+enum engine_route_mode {
+    ROUTES_RECORD,
+    ROUTES_REPLAY, // the router's choice is replaced, its weights are computed
+    ROUTES_COMPARE // adds up in `flipped` the choices that differ, and their largest gap in score
+};
+struct engine_routes {
+    enum engine_route_mode mode;
+    int32_t *expert;
+    int64_t flipped;
+    double gap;
+};
+int64_t engine_route_count(const struct engine *engine);
+void engine_use_routes(struct engine *engine, struct engine_routes *routes);
+// [experts of the whole model] of a local layer: state that is saved; the same on all ranks that
+// hold the layer. NULL: the model has no experts.
+float *engine_expert_bias(struct engine *engine, int layer);
 
 // What a recomputation mode adds: the operations in words, and their matrix products in FLOP per
 // token (attention over `pairs_per_token` pairs; the context in the full convention). HFU counts

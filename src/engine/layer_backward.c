@@ -47,14 +47,29 @@ static void add(struct engine *e, int64_t tokens, const void *a, const void *b, 
     e->device->add(e->device, e->type, tokens * e->model->config.hidden, a, b, sum);
 }
 
+// What the MLP's first products read: all tokens.
+static const void *mlp_input(struct engine *e, const struct engine_layer *l,
+                             const struct batch *batch) {
+    bool before = e->model->config.norm_place == NORM_BEFORE;
+    return tensor_gather(e, batch, l->act[before ? ACT_NORM2 : ACT_MIDDLE],
+                         e->single[SINGLE_GATHERED]);
+}
+
 // Gradient of the MLP's input from that of its output in FLOW_DOWN, into `dx`.
-static void mlp_backward(struct engine *e, struct engine_layer *l, const struct batch *batch,
-                         void *dx) {
+static void mlp_backward(struct engine *e, int layer, const struct batch *batch, void *dx) {
+    struct engine_layer *l = &e->layers[layer];
     int64_t tokens = batch->tokens;
     const struct model_config *c = &e->model->config;
     void *wide = e->single[SINGLE_WIDE], *up = l->act[ACT_UP];
     void *redone = e->keeps[ACT_ACTIVATED] ? NULL : l->act[ACT_ACTIVATED];
     const void *dy = tensor_gather(e, batch, l->flow[FLOW_DOWN], l->flow[FLOW_DOWN_ALL]);
+    if (l->param[PARAM_ROUTER] >= 0) {
+        const void *x = mlp_input(e, l, batch);
+        void *partial = tensor_partial(e, dx);
+        layer_moe_backward_input(e, layer, batch, x, dy, partial);
+        tensor_reduce(e, batch, partial, dx);
+        return;
+    }
     row_input_gradient(e, l->param[PARAM_DOWN], tokens, dy, wide);
     if (c->activation == ACTIVATION_SWIGLU)
         e->device->swiglu_backward(e->device, e->type, tokens, c->ffn, up, wide, up, redone);
@@ -93,7 +108,7 @@ void layer_backward_input(struct engine *e, int layer, const struct batch *batch
     void *out = l->flow[FLOW_OUT], *middle = l->flow[FLOW_MIDDLE], *in = l->flow[FLOW_IN];
     layer_recompute(e, layer, batch);
     if (before) {
-        mlp_backward(e, l, batch, middle);
+        mlp_backward(e, layer, batch, middle);
         layer_norm_backward(e, norm2, bias2, l->act[ACT_MIDDLE], middle, l->act[ACT_RSTD2],
                             l->act[ACT_MEAN2], out, middle, tokens);
         attention_backward(e, layer, batch, in);
@@ -103,7 +118,7 @@ void layer_backward_input(struct engine *e, int layer, const struct batch *batch
     }
     layer_norm_backward(e, norm2, bias2, l->act[ACT_DOWN], out, l->act[ACT_RSTD2],
                         l->act[ACT_MEAN2], NULL, l->flow[FLOW_DOWN], tokens);
-    mlp_backward(e, l, batch, middle);
+    mlp_backward(e, layer, batch, middle);
     add(e, tokens, out, middle, middle);
     layer_norm_backward(e, norm1, bias1, l->act[ACT_ATTENTION_OUT], middle, l->act[ACT_RSTD1],
                         l->act[ACT_MEAN1], NULL, l->flow[FLOW_PROJECT], tokens);
@@ -127,10 +142,14 @@ void layer_backward_weight(struct engine *e, int layer, const struct batch *batc
     int64_t tokens = batch->tokens;
     bool before = e->model->config.norm_place == NORM_BEFORE;
     void *gathered = e->single[SINGLE_GATHERED];
-    weight_gradient(e, l->param[PARAM_DOWN], l->param[PARAM_DOWN_BIAS], tokens,
-                    l->flow[FLOW_DOWN_ALL], l->act[ACT_ACTIVATED]);
-    const void *x = tensor_gather(e, batch, l->act[before ? ACT_NORM2 : ACT_MIDDLE], gathered);
-    weight_gradient(e, l->param[PARAM_UP], l->param[PARAM_UP_BIAS], tokens, l->act[ACT_UP], x);
+    const void *x = mlp_input(e, l, batch);
+    if (l->param[PARAM_ROUTER] >= 0) {
+        layer_moe_backward_weight(e, layer, batch, x, l->flow[FLOW_DOWN_ALL]);
+    } else {
+        weight_gradient(e, l->param[PARAM_DOWN], l->param[PARAM_DOWN_BIAS], tokens,
+                        l->flow[FLOW_DOWN_ALL], l->act[ACT_ACTIVATED]);
+        weight_gradient(e, l->param[PARAM_UP], l->param[PARAM_UP_BIAS], tokens, l->act[ACT_UP], x);
+    }
     weight_gradient(e, l->param[PARAM_OUT], l->param[PARAM_OUT_BIAS], tokens,
                     l->flow[FLOW_PROJECT_ALL], l->act[ACT_ATTENTION]);
     x = tensor_gather(e, batch, l->act[before ? ACT_NORM1 : ACT_INPUT], gathered);

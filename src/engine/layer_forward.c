@@ -190,6 +190,18 @@ static void mlp_down(struct engine *e, int layer, const struct batch *batch) {
                out);
 }
 
+// The whole MLP of a layer with experts; `again`: redone.
+static void mlp_experts(struct engine *e, int layer, const struct batch *batch, bool again) {
+    struct engine_layer *l = &e->layers[layer];
+    bool before = norms_before(e);
+    void *out = before ? e->single[SINGLE_DELTA] : l->act[ACT_DOWN];
+    const void *x = tensor_gather(e, batch, before ? l->act[ACT_NORM2] : l->act[ACT_MIDDLE],
+                                  e->single[SINGLE_GATHERED]);
+    void *partial = tensor_partial(e, out);
+    layer_moe_forward(e, layer, batch, x, partial, again);
+    tensor_reduce(e, batch, partial, out);
+}
+
 // `carried`: the MLP output of the layer below waits in SINGLE_DELTA. With norms before, this
 // layer's own is left there for the next norm; with norms after, the layer's output goes to `next`.
 void layer_forward(struct engine *e, int layer, const struct batch *batch, bool carried,
@@ -208,8 +220,12 @@ void layer_forward(struct engine *e, int layer, const struct batch *batch, bool 
         after_attention_norm(e, layer, tokens);
         join(e, l->act[ACT_INPUT], l->act[ACT_MIDDLE], tokens);
     }
-    mlp_up(e, layer, batch);
-    mlp_down(e, layer, batch);
+    if (l->param[PARAM_ROUTER] >= 0) {
+        mlp_experts(e, layer, batch, false);
+    } else {
+        mlp_up(e, layer, batch);
+        mlp_down(e, layer, batch);
+    }
     if (before) return;
     after_mlp_norm(e, layer, tokens);
     join(e, l->act[ACT_MIDDLE], next, tokens);
@@ -233,8 +249,10 @@ void layer_recompute(struct engine *e, int layer, const struct batch *batch) {
         if (!e->keeps[ACT_RSTD1]) after_attention_norm(e, layer, tokens);
         if (!e->keeps[ACT_MIDDLE]) join(e, l->act[ACT_INPUT], l->act[ACT_MIDDLE], tokens);
     }
-    if (!e->keeps[ACT_UP]) mlp_up(e, layer, batch);
+    bool experts = l->param[PARAM_ROUTER] >= 0; // their backward redoes what it needs itself
+    if (!experts && !e->keeps[ACT_UP]) mlp_up(e, layer, batch);
     if (before) return;
-    if (!e->keeps[ACT_DOWN]) mlp_down(e, layer, batch);
+    if (!e->keeps[ACT_DOWN] && experts) mlp_experts(e, layer, batch, true);
+    if (!e->keeps[ACT_DOWN] && !experts) mlp_down(e, layer, batch);
     if (!e->keeps[ACT_RSTD2]) after_mlp_norm(e, layer, tokens);
 }

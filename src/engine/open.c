@@ -139,7 +139,8 @@ static int open_tables(struct engine *e, struct err *err) {
 static int open_parts(struct engine *e, struct err *err) {
     if (open_tables(e, err) != 0 || take_buffers(e, err) != 0) return -1;
     place(e);
-    if (open_streams(e, err) != 0 || states_open(e, err) != 0) return -1;
+    if (open_streams(e, err) != 0 || states_open(e, err) != 0 || engine_moe_open(e, err) != 0)
+        return -1;
     e->prepared[0] = e->shape.tokens;
     e->prepared_count = 1;
     if (e->single[SINGLE_PRODUCTS])
@@ -178,6 +179,7 @@ void engine_close(struct engine *engine) {
     if (!engine) return;
     engine->device->set_workspace(engine->device, NULL, 0);
     states_close(engine);
+    engine_moe_close(engine);
     close_streams(engine);
     arena_close(&engine->arena);
     engine_describe_close(engine);

@@ -1,5 +1,6 @@
 // The engine's part of the memory plan: the rank's share of model and pipeline, the sizes that only
 // the device knows, and the products made ahead of time.
+#include "engine/moe.h"
 #include "engine/state.h"
 #include <math.h>
 #include <stdlib.h>
@@ -70,7 +71,7 @@ int engine_prepare(struct device *device, const struct model *model, int head,
         if (rest && prepare_one(device, shape, &weights[i], rest, DTYPE_F32, bytes, err) != 0)
             return err_context(err, "%s", model->params[i].name);
     }
-    return 0;
+    return engine_moe_prepare(device, model, shape, weights, tokens, bytes, err);
 }
 
 static uint64_t larger(uint64_t a, uint64_t b) {
@@ -222,12 +223,13 @@ static int make_shape(struct engine *e, struct err *err) {
     return shape_stages(e, err);
 }
 
-// Both ends of the sum: [tokens, hidden] from every tp rank.
+_Static_assert((int)RANK_WHOLE_BYTES == (int)COMM_WHOLE_BYTES,
+               "scratch is planned for the sums that messages exchange whole");
+
+// Of a sum of [tokens, hidden] over tp.
 static uint64_t tensor_scratch_bytes(const struct engine *e) {
-    if (e->tp == 1) return 0;
-    uint64_t elements = (uint64_t)e->shape.tokens * (uint64_t)e->model->config.hidden;
-    uint64_t tp = (uint64_t)e->tp, each = (elements + tp - 1) / tp;
-    return tp * each * dtype_bytes(e->type);
+    int64_t elements = e->shape.tokens * (int64_t)e->model->config.hidden;
+    return e->tp == 1 ? 0 : rank_sum_scratch_bytes(elements, e->tp, dtype_bytes(e->type));
 }
 
 static int describe(struct engine *e, struct err *err) {
@@ -259,6 +261,10 @@ static int plan_memory(struct engine *e, struct err *err) {
         workspace.kernels_bytes = kernel_bytes(e->device, &e->model->config, &e->shape);
         workspace.tp_scratch_bytes = tensor_scratch_bytes(e);
         workspace.context_bytes = layer_context_bytes(e);
+        struct rank_expert_buffer experts[ENGINE_EXPERT_BUFFERS];
+        struct moe_shape moe;
+        workspace.experts = experts;
+        workspace.expert_count = engine_moe_enumerate(e, experts, ENGINE_EXPERT_BUFFERS - 1, &moe);
         if (status == 0)
             status = rank_plan(&e->plan, &e->buffers, &e->local, &e->shape, &workspace, err);
     } else {

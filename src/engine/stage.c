@@ -23,6 +23,7 @@ void engine_enter(struct engine *e, int stage, int slot, int flow) {
     const struct engine_stage *s = &e->stages[stage];
     for (int l = s->part.layer_first; l <= last_layer(s); l++) {
         struct engine_layer *layer = &e->layers[l];
+        engine_moe_enter(e, l, slot, flow);
         for (int a = 0; a < ACT_COUNT; a++)
             layer->act[a] = engine_buffer(
                 e, rank_activation_buffer(&e->buffers, slot, l, (enum rank_activation)a));

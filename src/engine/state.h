@@ -15,6 +15,7 @@ struct engine_layer {
     void *act[ACT_COUNT];        // NULL: this model has none
     void *flow[FLOW_COUNT];      // training only
     int32_t window;
+    int slot, flow_number; // of the current action
 };
 
 // A parameter of the local model.
@@ -91,7 +92,8 @@ struct engine {
     int batch_count;
     int64_t prepared[ENGINE_SHAPES];
     int prepared_count;
-    void *states; // states.c's own
+    void *states;           // states.c's own
+    struct engine_moe *moe; // layer_moe.c's own; NULL: no layer with experts here
 };
 
 static inline const float *engine_vector(const struct engine *e, int param) {
@@ -126,6 +128,31 @@ int engine_prepare(struct device *device, const struct model *model, int head,
 void engine_describe_weights(const struct model *model, int head, struct device *device,
                              const struct rank_shape *shape, struct device_weight *weights,
                              uint64_t *pack_forward, uint64_t *pack_backward);
+// layer_moe.c: layers with experts. x and dy [all tokens, hidden]; y and dx are partial sums over
+// tp. `again`: a recomputation, which counts nothing.
+void layer_moe_forward(struct engine *e, int layer, const struct batch *batch, const void *x,
+                       void *y, bool again);
+void layer_moe_backward_input(struct engine *e, int layer, const struct batch *batch, const void *x,
+                              const void *dy, void *dx);
+void layer_moe_backward_weight(struct engine *e, int layer, const struct batch *batch,
+                               const void *x, const void *dy);
+int engine_moe_open(struct engine *e, struct err *err);
+void engine_moe_close(struct engine *e);
+void engine_moe_enter(struct engine *e, int layer, int slot, int flow);
+void engine_moe_begin(struct engine *e, int64_t tokens); // of a step whose batch has so many
+bool engine_moe_counts_ahead(const struct engine *e);    // a counting pass comes before the step
+void engine_moe_ahead(struct engine *e, bool begin);
+void engine_moe_end(struct engine *e, struct engine_step *step); // sums, before the update
+void engine_moe_update(struct engine *e);
+// Raises *bytes to the workspace of the experts' products with micro-batches of `tokens`.
+int engine_moe_prepare(struct device *device, const struct model *model,
+                       const struct rank_shape *shape, const struct device_weight *weights,
+                       int64_t tokens, uint64_t *bytes, struct err *err);
+struct moe_shape;
+enum { ENGINE_EXPERT_BUFFERS = 64 };
+int engine_moe_enumerate(struct engine *e, struct rank_expert_buffer *buffers, int room,
+                         struct moe_shape *out);
+
 // Fills local, flat, pipeline, shape, plan and buffers of an engine whose whole, device and options
 // are set. On failure nothing of them stays open.
 int engine_enumerate(struct engine *e, struct err *err);

@@ -63,12 +63,15 @@ static double global_loss(struct engine *e, double sum) {
     return sum;
 }
 
+static double forward(struct engine *e, const struct batch *batch, bool loss);
+
 static void update(struct engine *e, int count, struct engine_step *step) {
     double sum = 0;
     for (int m = 0; m < count; m++) sum += e->batch_loss[m];
     states_finish_gradients(e);
     step->loss = global_loss(e, sum) / (double)step->counted;
     step->gradient_norm = states_norm(e);
+    engine_moe_end(e, step);
     step->clip_factor = 1;
     if (!isfinite(step->loss) || !isfinite(step->gradient_norm)) {
         step->skipped = true;
@@ -76,7 +79,9 @@ static void update(struct engine *e, int count, struct engine_step *step) {
     }
     if (step->clip_norm > 0 && step->gradient_norm > step->clip_norm)
         step->clip_factor = step->clip_norm / step->gradient_norm;
-    if (!step->no_update) states_update(e, step);
+    if (step->no_update) return;
+    states_update(e, step);
+    engine_moe_update(e);
 }
 
 static void perform(struct engine *e, const struct action *action, struct engine_step *step) {
@@ -169,6 +174,14 @@ static int check(struct engine *e, struct err *err) {
     return device_check(e->device, err);
 }
 
+// The counting pass of engine_experts.aux_global: forward only, everything of it is redone.
+static void count_choices(struct engine *e, int count) {
+    if (!engine_moe_counts_ahead(e)) return;
+    engine_moe_ahead(e, true);
+    for (int m = 0; m < count; m++) forward(e, e->batches[m], false);
+    engine_moe_ahead(e, false);
+}
+
 int engine_run_step(struct engine *engine, struct batch *const *batches, int count,
                     struct engine_step *step, struct err *err) {
     struct engine *e = engine;
@@ -189,6 +202,8 @@ int engine_run_step(struct engine *engine, struct batch *const *batches, int cou
     e->loss_scale = (float)(1.0 / (double)step->counted);
     memset(e->batch_loss, 0, (size_t)count * sizeof *e->batch_loss);
     lookup_begin(e);
+    engine_moe_begin(e, step->non_pad);
+    count_choices(e, count);
     states_begin(e, count);
     for (int i = 0; i < e->schedule->count; i++) {
         perform(e, &e->schedule->actions[i], step);

@@ -52,6 +52,11 @@ static const struct place {
     {"down_proj.weight", PARAM_DOWN, 0, false},
     {"down_proj.bias", PARAM_DOWN_BIAS, 0, false},
     {"model.norm.weight", PARAM_FINAL_NORM, 0, false},
+    {"block_sparse_moe.gate.weight", PARAM_ROUTER, 0, false},
+    {"mlp.gate.weight", PARAM_ROUTER, 0, false},
+    {"w1.weight", PARAM_EXPERT_UP, 0, false},
+    {"w3.weight", PARAM_EXPERT_UP, 1, false},
+    {"w2.weight", PARAM_EXPERT_DOWN, 0, false},
 };
 
 static struct place place_of(const struct model *model, const char *name) {
@@ -72,7 +77,11 @@ static int layer_of(const char *name) {
 static void check_tensor(const struct model *model, const struct tensor *gradients,
                          const char *name, json_t *expected) {
     struct place place = place_of(model, name);
-    int param = model_param(model, layer_of(name), place.role);
+    const char *number = strstr(name, "experts.");
+    if (number && place.role == PARAM_UP) place.role = PARAM_EXPERT_UP;
+    if (number && place.role == PARAM_DOWN) place.role = PARAM_EXPERT_DOWN;
+    int param = number ? model_param_expert(model, layer_of(name), place.role, atoi(number + 8))
+                       : model_param(model, layer_of(name), place.role);
     CHECK(param >= 0);
     const struct param *p = &model->params[param];
     int64_t rows = place.part < 0 ? p->rows : p->part_rows[place.part], first = 0;
@@ -207,3 +216,6 @@ GOLDEN(qwen2, "qwen2", false)
 GOLDEN(qwen2_window, "qwen2-window", true)
 GOLDEN(qwen3, "qwen3", true)
 GOLDEN(smollm2, "smollm2", false)
+GOLDEN(mixtral, "mixtral", true)
+GOLDEN(qwen3_moe, "qwen3-moe", true)
+GOLDEN(qwen3_moe_norm, "qwen3-moe-norm", false)

@@ -1,0 +1,413 @@
+// The place of a mixture of experts in the engine: its options, buffers and statistics, and a layer
+// as moe.h wants to see it.
+#include "engine/moe.h"
+#include "engine/state.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Arrays have a row per local layer; those of dense layers stay unused.
+struct engine_moe {
+    struct moe_shape shape;
+    int layers, experts;
+    struct moe_statistics *statistics; // [layers] of the step
+    int64_t *counts;                   // [layers][experts]
+    double *score_sum;
+    float *bias;     // state, see engine_expert_bias
+    int64_t *global; // choices of the whole step (scope global)
+    bool *known;     // [layers] `global` has been summed over ranks
+    double aux_scale, z_scale;
+    bool counts_now, counts_ahead; // forward passes are counted; they are the pass before the step
+    struct engine_routes *routes;
+};
+
+// ---- sizes ------------------------------------------------------------------------------------
+
+static struct moe_shape shape_of(const struct model *model, const struct rank_shape *s) {
+    const struct model_config *c = &model->config;
+    int ep = s->ep > 0 ? s->ep : 1;
+    struct moe_shape shape = {.type = s->compute,
+                              .train = s->train,
+                              .keeps_up = rank_keeps(c, s, ACT_UP),
+                              .split_backward = s->split_backward,
+                              .tokens = s->tokens,
+                              .sequences = 1,
+                              .hidden = c->hidden,
+                              .expert_ffn = c->expert_ffn,
+                              .shared_ffn = c->shared_ffn,
+                              .experts = c->experts * ep,
+                              .top_k = c->top_k,
+                              .ep = ep,
+                              .cp = 1};
+    shape.wave = moe_wave_rows(&shape, 0);
+    return shape;
+}
+
+static int first_layer(const struct model *model) {
+    for (int l = 0; l < model->config.layers; l++)
+        if (model_layer_has_experts(&model->config, l)) return l;
+    return -1;
+}
+
+int engine_moe_prepare(struct device *device, const struct model *model,
+                       const struct rank_shape *shape, const struct device_weight *weights,
+                       int64_t tokens, uint64_t *bytes, struct err *err) {
+    int layer = first_layer(model);
+    if (layer < 0) return 0;
+    struct moe_shape moe = shape_of(model, shape);
+    moe.tokens = tokens;
+    const struct param *p = &model->params[model_param(model, layer, PARAM_ROUTER)];
+    struct device_weight router = {p->rows_padded, p->columns, DTYPE_F32, NULL, NULL, NULL};
+    const struct device_weight *up = &weights[model_param(model, layer, PARAM_EXPERT_UP)];
+    uint64_t most = 0;
+    if (moe_prepare(device, &moe, &router, up, up + 1, NULL, NULL, &most, err) != 0) return -1;
+    if (most > *bytes) *bytes = most;
+    return 0;
+}
+
+int engine_moe_enumerate(struct engine *e, struct rank_expert_buffer *buffers, int room,
+                         struct moe_shape *out) {
+    struct moe_shape shape = shape_of(e->model, &e->shape);
+    shape.sequences = e->options.rows;
+    shape.cp = e->cp;
+    shape.wave = moe_wave_rows(&shape, e->options.experts.wave);
+    *out = shape;
+    if (first_layer(e->model) < 0) return 0;
+    uint64_t router = (uint64_t)shape.experts * (uint64_t)shape.hidden * sizeof(float);
+    int count = 0;
+    for (; count < MOE_BUFFER_COUNT && count < room; count++) {
+        static const enum rank_expert_place places[] = {[MOE_KEPT] = RANK_EXPERT_KEPT,
+                                                        [MOE_FLOW] = RANK_EXPERT_FLOW,
+                                                        [MOE_ONCE] = RANK_EXPERT_ONCE};
+        buffers[count] = (struct rank_expert_buffer){
+            .name = moe_buffer_name((enum moe_buffer)count),
+            .bytes = moe_buffer_bytes(&shape, (enum moe_buffer)count),
+            .place = places[moe_buffer_place(&shape, (enum moe_buffer)count)]};
+    }
+    // Behind them the router's weight in FP32, where the stored one is rounded.
+    buffers[count++] = (struct rank_expert_buffer){
+        "router weight", e->type == DTYPE_F32 ? 0 : router, RANK_EXPERT_ONCE};
+    return count;
+}
+
+// ---- opening ----------------------------------------------------------------------------------
+
+int engine_moe_open(struct engine *e, struct err *err) {
+    if (first_layer(e->model) < 0) return 0;
+    struct engine_moe *m = calloc(1, sizeof *m);
+    e->moe = m;
+    if (!m) return err_set(err, ERR_MEMORY, "no memory for the tables of experts");
+    struct rank_expert_buffer buffers[MOE_BUFFER_COUNT + 1];
+    engine_moe_enumerate(e, buffers, MOE_BUFFER_COUNT, &m->shape);
+    m->layers = e->model->config.layers;
+    m->experts = m->shape.experts;
+    size_t layers = (size_t)m->layers, all = layers * (size_t)m->experts;
+    m->statistics = calloc(layers, sizeof *m->statistics);
+    m->known = calloc(layers, sizeof *m->known);
+    m->counts = calloc(all, sizeof *m->counts);
+    m->global = calloc(all, sizeof *m->global);
+    m->score_sum = calloc(all, sizeof *m->score_sum);
+    m->bias = calloc(all, sizeof *m->bias);
+    if (!m->statistics || !m->known || !m->counts || !m->global || !m->score_sum || !m->bias)
+        return err_set(err, ERR_MEMORY, "no memory for the tables of experts");
+    return 0;
+}
+
+void engine_moe_close(struct engine *e) {
+    struct engine_moe *m = e->moe;
+    if (!m) return;
+    free(m->statistics);
+    free(m->known);
+    free(m->counts);
+    free(m->global);
+    free(m->score_sum);
+    free(m->bias);
+    free(m);
+    e->moe = NULL;
+}
+
+void engine_moe_enter(struct engine *e, int layer, int slot, int flow) {
+    e->layers[layer].slot = slot;
+    e->layers[layer].flow_number = flow;
+}
+
+// ---- a layer ----------------------------------------------------------------------------------
+
+static struct moe_gradient gradient(void *context, int param) {
+    struct engine *e = context;
+    return (struct moe_gradient){engine_gradient(e, param), engine_first(e, param)};
+}
+
+static int micro_batch_of(const struct engine *e, const struct batch *batch) {
+    for (int m = 0; m < e->batch_count; m++)
+        if (e->batches[m] == batch) return m;
+    return 0;
+}
+
+static void *expert_buffer(const struct engine *e, int which, int layer) {
+    const struct engine_layer *l = &e->layers[layer];
+    return engine_buffer(e, rank_expert_buffer(&e->buffers, which, l->slot, l->flow_number, layer));
+}
+
+static struct device_weight router_weight(struct engine *e, int layer, int param) {
+    const struct param *p = &e->model->params[param];
+    struct device_weight w = {p->rows_padded,          p->columns, DTYPE_F32,
+                              engine_weight(e, param), NULL,       NULL};
+    if (e->type == DTYPE_F32) return w;
+    void *wide = expert_buffer(e, MOE_BUFFER_COUNT, layer);
+    e->device->convert(e->device, w.n * w.k, w.plain, e->type, wide, DTYPE_F32);
+    w.plain = wide;
+    return w;
+}
+
+static struct moe_layer layer_of(struct engine *e, int layer, const struct batch *batch) {
+    struct engine_moe *moe = e->moe;
+    const struct engine_layer *l = &e->layers[layer];
+    const struct engine_experts *o = &e->options.experts;
+    struct moe_layer m = {.shape = moe->shape,
+                          .device = e->device,
+                          .ep_stream = e->stream[GROUP_EP],
+                          .cp_stream = e->stream[GROUP_CP],
+                          .tp_index = e->tp_index,
+                          .weight = e->weight,
+                          .router_param = l->param[PARAM_ROUTER],
+                          .expert_up = l->param[PARAM_EXPERT_UP],
+                          .shared_up = l->param[PARAM_SHARED_UP],
+                          .shared_down = l->param[PARAM_SHARED_DOWN],
+                          .normalise = e->model->config.norm_top_k,
+                          .gradient = gradient,
+                          .context = e,
+                          .batch = batch,
+                          .sequence_tokens = e->options.context,
+                          .capacity_factor = o->capacity_factor,
+                          .aux_scope = o->aux_global ? MOE_AUX_GLOBAL : MOE_AUX_SEQUENCE,
+                          .aux_scale = moe->aux_scale,
+                          .z_scale = moe->z_scale,
+                          .global_counts = moe->global + (size_t)layer * (size_t)moe->experts};
+    m.ep_index = m.ep_stream ? comm_stream_index(m.ep_stream) : 0;
+    m.router = router_weight(e, layer, m.router_param);
+    if (o->bias_rate > 0) m.bias = moe->bias + (size_t)layer * (size_t)moe->experts;
+    if (e->cp > 1) {
+        const struct batch_share *share = &e->shares[micro_batch_of(e, batch)];
+        m.place = share->position + (int64_t)share->index * share->each;
+    }
+    for (int i = 0; i < MOE_BUFFER_COUNT; i++) m.buffer[i] = expert_buffer(e, i, layer);
+    return m;
+}
+
+// ---- routes of earlier runs -------------------------------------------------------------------
+
+static int whole_layer(const struct engine *e, int layer) {
+    const struct param_slice *slice = &e->local.slices[e->layers[layer].param[PARAM_ROUTER]];
+    return e->whole->params[slice->whole].layer;
+}
+
+int64_t engine_route_count(const struct engine *e) {
+    const struct engine_moe *m = e->moe;
+    if (!m) return 0;
+    return (int64_t)e->whole->config.layers * e->options.micro_batches * m->shape.tokens *
+           m->shape.top_k;
+}
+
+void engine_use_routes(struct engine *e, struct engine_routes *routes) {
+    if (e->moe) e->moe->routes = routes;
+}
+
+static int32_t *routes_of(const struct engine *e, int layer, const struct batch *batch) {
+    const struct engine_moe *m = e->moe;
+    int64_t row =
+        (int64_t)whole_layer(e, layer) * e->options.micro_batches + micro_batch_of(e, batch);
+    return m->routes->expert + row * m->shape.tokens * m->shape.top_k;
+}
+
+// A choice that the recorded run did not make counts as flipped; the gap is how much better its
+// score is here than that of the best recorded choice that is missing.
+static void compare_routes(struct engine_routes *r, const struct moe_layer *m,
+                           const int32_t *recorded) {
+    const int32_t *expert = m->buffer[MOE_EXPERT];
+    const float *score = m->buffer[MOE_SCORE];
+    int top_k = m->shape.top_k;
+    for (int64_t t = 0; t < m->batch->tokens; t++) {
+        const int32_t *own = expert + t * top_k, *other = recorded + t * top_k;
+        const float *s = score + t * m->shape.experts;
+        if (own[0] < 0) continue;
+        for (int k = 0; k < top_k; k++) {
+            bool found = false;
+            double nearest = HUGE_VAL;
+            for (int j = 0; j < top_k; j++) found = found || other[j] == own[k];
+            if (found) continue;
+            for (int j = 0; j < top_k; j++) {
+                bool shared = false;
+                for (int i = 0; i < top_k; i++) shared = shared || own[i] == other[j];
+                if (!shared) nearest = fmin(nearest, fabs((double)(s[own[k]] - s[other[j]])));
+            }
+            r->flipped++;
+            r->gap = fmax(r->gap, nearest);
+        }
+    }
+}
+
+static void keep_routes(struct engine *e, int layer, const struct moe_layer *m) {
+    struct engine_routes *r = e->moe->routes;
+    if (!r || e->moe->counts_ahead) return;
+    int32_t *place = routes_of(e, layer, m->batch);
+    if (r->mode == ROUTES_RECORD)
+        memcpy(place, m->buffer[MOE_EXPERT],
+               (size_t)m->batch->tokens * (size_t)m->shape.top_k * sizeof *place);
+    if (r->mode == ROUTES_COMPARE) compare_routes(r, m, place);
+}
+
+// ---- passes -----------------------------------------------------------------------------------
+
+void layer_moe_forward(struct engine *e, int layer, const struct batch *batch, const void *x,
+                       void *y, bool again) {
+    struct moe_layer m = layer_of(e, layer, batch);
+    struct engine_moe *moe = e->moe;
+    if (moe->counts_now && !again) m.statistics = &moe->statistics[layer];
+    if (moe->routes && moe->routes->mode == ROUTES_REPLAY) m.chosen = routes_of(e, layer, batch);
+    moe_forward(&m, x, y);
+    if (moe->counts_now && !again) keep_routes(e, layer, &m);
+}
+
+// Scope global: the choices of all ranks, once per step and layer. Every rank comes here with the
+// same layers in the same order.
+static void know_counts(struct engine *e, int layer) {
+    struct engine_moe *m = e->moe;
+    if (!e->options.experts.aux_global || m->aux_scale == 0 || m->known[layer]) return;
+    int64_t *global = m->global + (size_t)layer * (size_t)m->experts;
+    memcpy(global, m->statistics[layer].counts, (size_t)m->experts * sizeof *global);
+    moe_sum_counts(global, m->experts, e->stream[GROUP_DATA]);
+    m->known[layer] = true;
+}
+
+void layer_moe_backward_input(struct engine *e, int layer, const struct batch *batch, const void *x,
+                              const void *dy, void *dx) {
+    know_counts(e, layer);
+    struct moe_layer m = layer_of(e, layer, batch);
+    moe_backward_input(&m, x, dy, dx);
+}
+
+void layer_moe_backward_weight(struct engine *e, int layer, const struct batch *batch,
+                               const void *x, const void *dy) {
+    struct moe_layer m = layer_of(e, layer, batch);
+    moe_backward_weight(&m, x, dy);
+}
+
+// ---- step -------------------------------------------------------------------------------------
+
+static void clear(struct engine_moe *m) {
+    size_t all = (size_t)m->layers * (size_t)m->experts;
+    memset(m->counts, 0, all * sizeof *m->counts);
+    memset(m->score_sum, 0, all * sizeof *m->score_sum);
+    for (int l = 0; l < m->layers; l++)
+        m->statistics[l] =
+            (struct moe_statistics){.counts = m->counts + (size_t)l * (size_t)m->experts,
+                                    .score_sum = m->score_sum + (size_t)l * (size_t)m->experts};
+}
+
+// Whether a stage of this rank begins its backward before its last forward.
+static bool interleaves(const struct schedule *s) {
+    for (int i = 0; i < s->count; i++) {
+        const struct action *a = &s->actions[i];
+        if (a->kind != ACTION_BACKWARD && a->kind != ACTION_BACKWARD_INPUT) continue;
+        for (int k = i + 1; k < s->count; k++)
+            if (s->actions[k].kind == ACTION_FORWARD && s->actions[k].stage == a->stage)
+                return true;
+    }
+    return false;
+}
+
+void engine_moe_begin(struct engine *e, int64_t tokens) {
+    struct engine_moe *m = e->moe;
+    if (!m) return;
+    const struct engine_experts *o = &e->options.experts;
+    m->aux_scale = o->aux_coefficient / (double)tokens;
+    m->z_scale = o->z_coefficient / (double)tokens;
+    m->counts_now = true;
+    memset(m->known, 0, (size_t)m->layers * sizeof *m->known);
+    clear(m);
+}
+
+bool engine_moe_counts_ahead(const struct engine *e) {
+    const struct engine_experts *o = &e->options.experts;
+    if (e->whole->config.experts == 0 || !o->aux_global || o->aux_coefficient == 0) return false;
+    for (int r = 0; r < e->pipeline.shape.ranks; r++)
+        if (interleaves(&e->pipeline.ranks[r])) return true;
+    return false;
+}
+
+void engine_moe_ahead(struct engine *e, bool begin) {
+    struct engine_moe *m = e->moe;
+    if (!m) return;
+    m->counts_ahead = begin;
+    if (begin) return;
+    for (int l = 0; l < m->layers; l++)
+        if (model_layer_has_experts(&e->model->config, l)) know_counts(e, l);
+    clear(m);
+}
+
+static double balance_part(const struct moe_statistics *s, const int64_t *counts, int experts) {
+    int64_t total = 0;
+    double sum = 0;
+    for (int i = 0; i < experts; i++) {
+        total += counts[i];
+        sum += (double)counts[i] * s->score_sum[i];
+    }
+    return total ? experts * sum / (double)total : 0;
+}
+
+// Whole numbers of all layers in one sum, then a few doubles per layer.
+void engine_moe_end(struct engine *e, struct engine_step *step) {
+    struct engine_moe *m = e->moe;
+    double figures[4] = {0}; // of this rank's layers: balance, largest load, dropped, layers
+    enum { ROUND = 64 };
+    double sums[ROUND];
+    if (m) {
+        m->counts_now = false;
+        struct comm_stream *data = e->stream[GROUP_DATA];
+        const struct model_config *c = &e->model->config;
+        moe_sum_counts(m->counts, m->layers * m->experts, data);
+        for (int first = 0; first < m->layers; first += ROUND) {
+            int count = m->layers - first < ROUND ? m->layers - first : ROUND;
+            for (int i = 0; i < count; i++)
+                sums[i] = balance_part(&m->statistics[first + i], m->statistics[first + i].counts,
+                                       m->experts);
+            if (data) comm_sum_doubles(data, sums, count);
+            for (int i = 0; i < count; i++) {
+                if (!model_layer_has_experts(c, first + i)) continue;
+                struct moe_statistics *s = &m->statistics[first + i];
+                figures[0] += sums[i] / (double)step->non_pad;
+                figures[1] = fmax(figures[1], moe_max_load(s, m->experts));
+                figures[2] += (double)s->dropped;
+                figures[3] += 1;
+            }
+        }
+    }
+    if (e->whole->config.experts == 0) return;
+    int64_t dropped = (int64_t)figures[2];
+    if (e->stream[GROUP_DATA]) comm_sum_integers(e->stream[GROUP_DATA], &dropped, 1);
+    int64_t load = (int64_t)llround(figures[1] * 1e6); // the largest of all stages
+    double parts[2] = {figures[0], figures[3]};
+    if (e->stream[GROUP_PP]) {
+        comm_sum_doubles(e->stream[GROUP_PP], parts, 2);
+        comm_sum_integers(e->stream[GROUP_PP], &dropped, 1);
+        comm_max_integers(e->stream[GROUP_PP], &load, 1);
+    }
+    step->expert_balance = parts[1] > 0 ? parts[0] / parts[1] : 0;
+    step->expert_max_load = (double)load / 1e6;
+    step->dropped = dropped;
+}
+
+void engine_moe_update(struct engine *e) {
+    struct engine_moe *m = e->moe;
+    double rate = e->options.experts.bias_rate;
+    if (!m || rate <= 0) return;
+    for (int l = 0; l < m->layers; l++)
+        if (model_layer_has_experts(&e->model->config, l))
+            moe_update_bias(m->bias + (size_t)l * (size_t)m->experts, m->statistics[l].counts,
+                            m->experts, rate);
+}
+
+float *engine_expert_bias(struct engine *e, int layer) {
+    return e->moe ? e->moe->bias + (size_t)layer * (size_t)e->moe->experts : NULL;
+}
