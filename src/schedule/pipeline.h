@@ -86,13 +86,15 @@ bool pipeline_ascending(
 // once. Divided by chunks: in units of one micro-batch through all layers of the rank.
 int pipeline_in_flight(const struct pipeline *pipeline, int rank);
 
-// Seconds of one action. send: from when both sides have posted until the receiver has it; posting
-// costs nothing. gather and reduce run beside the compute, one after the other; the step waits for
-// the rank's reductions and for all ranks (the gradient norm is everybody's).
+// Seconds of one action. send: until the receiver has it, from when both sides have posted (as
+// large messages go), or, with `eager`, from when it was sent; posting costs nothing. gather and
+// reduce run beside the compute, one after the other; the step waits for the rank's reductions and
+// for all ranks (the gradient norm is everybody's).
 struct pipeline_costs {
     double forward, input, weight; // per stage action; backward = input + weight
     const double *stage_factor;    // [stages] multiplies the three, or NULL
     double send, gather, reduce, step;
+    bool eager;
 };
 struct pipeline_span {
     int rank, action; // index into the rank's list

@@ -56,7 +56,8 @@ static bool arrival(const struct simulation *s, int rank, struct action a, doubl
     if (!pipeline_remote(s->p, a.stage + (backward ? 1 : -1), rank)) return true;
     size_t k = message(s, a.stage, a.micro_batch, backward);
     if (s->sent[k] < 0 || s->posted[k] < 0) return false;
-    *when = later(s->sent[k], s->posted[k]) + s->costs->send;
+    *when = s->costs->eager ? later(s->sent[k] + s->costs->send, s->posted[k])
+                            : later(s->sent[k], s->posted[k]) + s->costs->send;
     return true;
 }
 

@@ -124,6 +124,12 @@ TEST(sends_hide_behind_compute) {
     CHECK_CLOSE(t.bubble, 1 - 34.0 / 52, 1e-12);
     CHECK_CLOSE(t.bubble_over_ideal, 9.0 / 17, 1e-12);
     pipeline_times_free(&t);
+    costs.eager = true; // the second input lies there when 1B0 ends
+    t = simulate(&p, &costs);
+    check_span(&p, &t, 9, "1B0", false, 5, 9);
+    check_span(&p, &t, 10, "1F1", false, 9, 11);
+    CHECK_CLOSE(t.total, 25, 1e-12);
+    pipeline_times_free(&t);
     pipeline_close(&p);
 }
 
