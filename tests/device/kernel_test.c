@@ -86,7 +86,6 @@ void run_close(struct run *run) {
 }
 
 void for_every_device(void (*body)(struct run *run)) {
-    // The highest first: once products were limited to AVX2 in a process they stay so.
     static const enum device_isa isas[] = {DEVICE_ISA_AVX512, DEVICE_ISA_AVX2, DEVICE_ISA_PORTABLE};
     static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
     for (int i = 0; i < 3; i++) {

@@ -74,7 +74,7 @@ TEST(products_equal_the_reference) {
     for_every_device(products);
 }
 
-// A processor without AVX-512: the whole process is limited before the library's first use.
+// A processor without AVX-512.
 TEST(products_below_avx512) {
     struct run run;
     if (!run_open(&run, DEVICE_ISA_AVX2, DTYPE_BF16, 2)) SKIP("no AVX2");
@@ -212,7 +212,8 @@ TEST(prepared_products_make_nothing_later) {
     CHECK_EQ_INT(device_cpu_late_products(&run.device), 0);
     CHECK_EQ_INT(lane.events[RECORD_GEMM], 3);
     compute(&run, (struct model_shape){96, 64}, 701, &x, &w, &dy, false); // the control
-    CHECK(device_cpu_late_products(&run.device) > 0);
+    if (strstr(run.device.name, "avx512")) // elsewhere there is nothing to prepare
+        CHECK(device_cpu_late_products(&run.device) > 0);
     run.device.lane = NULL;
     record_lane_close(&lane);
     run_close(&run);

@@ -2,12 +2,14 @@
 // kernels.
 #pragma once
 #include "device/cpu/gemm.h"
+#include "device/cpu/product.h"
 #include "device/device.h"
 
 struct cpu_device {
-    enum device_isa isa;  // of the kernels
-    bool bf16_products;   // false: products of bf16 operands are computed in FP32 from converted
-                          // copies
+    enum device_isa isa; // of the kernels
+    bool bf16_products;  // false: products of bf16 operands are computed in FP32 from converted
+                         // copies
+    const struct product_kernels *own_products; // NULL: products are oneDNN's
     bool attention_pairs; // bf16 attention multiplies pairs of bf16, see attention.c
     char name[96];
     struct gemm_cache products;

@@ -35,9 +35,6 @@ void gemm_close(struct gemm_cache *cache);
 
 // Whether the library multiplies bf16 by bf16 with the processor's own instructions.
 bool gemm_has_bf16(void);
-// Keeps the library below AVX-512; possible only before its first use in this process, else nothing
-// happens.
-void gemm_limit_avx2(void);
 const char *gemm_version(void);
 
 // Makes the product if it is not there. NULL with a message when the library refuses it.

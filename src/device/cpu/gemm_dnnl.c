@@ -100,11 +100,6 @@ const char *gemm_version(void) {
     return text;
 }
 
-void gemm_limit_avx2(void) {
-    dnnl_set_max_cpu_isa(
-        dnnl_cpu_isa_avx2); // refused once anything has been made: then products stay as they are
-}
-
 bool gemm_has_bf16(void) {
     // The values are sets of bits: a processor that has more than AVX512_BF16 has these too.
     unsigned have = (unsigned)dnnl_get_effective_cpu_isa(),

@@ -1,10 +1,11 @@
 // Products with weights: forward, input gradient, weight gradient, and packed copies of the
 // weights.
 //
-// Where the processor multiplies bf16 itself the operands go to oneDNN as they are; elsewhere they
-// are converted to FP32 in the workspace, multiplied there, and the result is rounded once. Weight
-// gradients run in chunks of DEVICE_TOKEN_CHUNK tokens, one after the other, so that no split over
-// threads can change the order of a sum.
+// Without AVX-512 they are this backend's own (product.h), with it oneDNN's. Where the processor
+// multiplies bf16 itself the operands go to oneDNN as they are; elsewhere they are converted to
+// FP32 in the workspace, multiplied there, and the result is rounded once. Weight gradients run in
+// chunks of DEVICE_TOKEN_CHUNK tokens, one after the other, so that no split over threads can
+// change the order of a sum.
 #include "device/cpu/cpu.h"
 #include <omp.h>
 #include <stdlib.h>
@@ -62,6 +63,15 @@ static struct plan plan_of(const struct cpu_device *cpu, struct gemm_spec spec, 
     return plan;
 }
 
+uint64_t product_workspace_bytes(const struct product_kernels *kernels, int threads,
+                                 const struct gemm_spec *spec) {
+    int64_t columns = spec->b_packed                   ? 0
+                      : spec->columns < PRODUCT_STRIPE ? spec->columns
+                                                       : PRODUCT_STRIPE;
+    uint64_t own = (uint64_t)PRODUCT_ROWS * (PRODUCT_COLUMNS + PRODUCT_INNER) * sizeof(float);
+    return round_64(product_pack_bytes(kernels, spec->inner, columns)) + (uint64_t)threads * own;
+}
+
 static uint64_t plan_bytes(const struct plan *plan, const struct gemm_entry *entry) {
     return round_64(gemm_workspace_bytes(entry)) + plan->a_bytes + plan->b_bytes + plan->c_bytes;
 }
@@ -114,10 +124,22 @@ static unsigned char *workspace_of(struct device *device, uint64_t bytes) {
     return cpu->own_workspace;
 }
 
+static void own_product(struct device *device, const struct gemm_spec *spec, const void *a,
+                        const void *b, const float *bias, void *c) {
+    const struct product_kernels *own = cpu_device_of(device)->own_products;
+    uint64_t bytes = product_workspace_bytes(own, device->threads, spec);
+    void *workspace = workspace_of(device, bytes);
+    if (workspace) own->run(device->threads, spec, a, b, bias, c, workspace);
+}
+
 // One product, converted where needed. `b_ready`: b is packed (or, when converting, FP32 already).
 static void product(struct device *device, const struct gemm_spec *spec, bool b_ready,
                     const void *a, const void *b, const float *bias, void *c) {
     struct cpu_device *cpu = cpu_device_of(device);
+    if (cpu->own_products) {
+        own_product(device, spec, a, b, bias, c);
+        return;
+    }
     struct plan plan = plan_of(cpu, *spec, b_ready);
     struct gemm_entry *entry = gemm_find(&cpu->products, &plan.spec);
     if (!entry) {
@@ -204,6 +226,11 @@ static struct gemm_spec weight_spec(const struct device_weight *w, int64_t token
 static uint64_t pack_bytes(struct device *device, const struct device_weight *weight,
                            bool backward) {
     struct cpu_device *cpu = cpu_device_of(device);
+    if (cpu->own_products) {
+        int64_t inner = backward ? weight->n : weight->k,
+                columns = backward ? weight->k : weight->n;
+        return round_64(product_pack_bytes(cpu->own_products, inner, columns));
+    }
     if (converts(cpu, weight->type)) return round_64((uint64_t)(weight->n * weight->k) * 4);
     omp_set_num_threads(device->threads);
     struct gemm_spec spec =
@@ -216,7 +243,12 @@ static void pack(struct device *device, const struct device_weight *weight, bool
     struct cpu_device *cpu = cpu_device_of(device);
     double begin = record_begin(device->lane);
     void *packed = backward ? weight->packed_backward : weight->packed_forward;
-    if (converts(cpu, weight->type)) {
+    if (cpu->own_products) {
+        struct gemm_spec spec =
+            backward ? input_spec(weight, 1, weight->n, weight->k)
+                     : forward_spec(weight, 1, weight->k, weight->n, weight->type, false);
+        cpu->own_products->pack(device->threads, &spec, weight->plain, packed);
+    } else if (converts(cpu, weight->type)) {
         device->convert(device, weight->n * weight->k, weight->plain, DTYPE_BF16, packed,
                         DTYPE_F32);
     } else {
@@ -231,8 +263,14 @@ static void pack(struct device *device, const struct device_weight *weight, bool
     record_end(device->lane, RECORD_PACK, "pack", -1, begin);
 }
 
-static int prepare_one(struct cpu_device *cpu, const struct gemm_spec *spec, bool b_ready,
+static int prepare_one(struct device *device, const struct gemm_spec *spec, bool b_ready,
                        uint64_t *most, struct err *err) {
+    struct cpu_device *cpu = cpu_device_of(device);
+    if (cpu->own_products) { // nothing to make
+        uint64_t own = product_workspace_bytes(cpu->own_products, device->threads, spec);
+        if (own > *most) *most = own;
+        return 0;
+    }
     struct plan plan = plan_of(cpu, *spec, b_ready);
     struct gemm_entry *entry = gemm_prepare(&cpu->products, &plan.spec, err);
     if (!entry) return -1;
@@ -244,7 +282,6 @@ static int prepare_one(struct cpu_device *cpu, const struct gemm_spec *spec, boo
 static int prepare_linear(struct device *device, const struct device_weight *weight, char kind,
                           int64_t tokens, int64_t x_stride, int64_t y_stride, enum dtype out_type,
                           uint64_t *workspace_bytes, struct err *err) {
-    struct cpu_device *cpu = cpu_device_of(device);
     uint64_t most = 0;
     omp_set_num_threads(device->threads);
     if (tokens < 1 || weight->n < 1 || weight->k < 1) {
@@ -256,20 +293,20 @@ static int prepare_linear(struct device *device, const struct device_weight *wei
         for (int bias = 0; bias < 2; bias++) {
             struct gemm_spec spec =
                 forward_spec(weight, tokens, x_stride, y_stride, out_type, bias);
-            if (prepare_one(cpu, &spec, weight->packed_forward != NULL, &most, err)) return -1;
+            if (prepare_one(device, &spec, weight->packed_forward != NULL, &most, err)) return -1;
         }
     } else if (kind == 'i') {
         struct gemm_spec spec = input_spec(weight, tokens, y_stride, x_stride);
-        if (prepare_one(cpu, &spec, weight->packed_backward != NULL, &most, err)) return -1;
+        if (prepare_one(device, &spec, weight->packed_backward != NULL, &most, err)) return -1;
     } else {
         int64_t rest = tokens % DEVICE_TOKEN_CHUNK;
         for (int add = 0; add < 2; add++) {
             struct gemm_spec whole =
                 weight_spec(weight, DEVICE_TOKEN_CHUNK, y_stride, x_stride, add);
             struct gemm_spec last = weight_spec(weight, rest, y_stride, x_stride, add);
-            if (tokens >= DEVICE_TOKEN_CHUNK && prepare_one(cpu, &whole, false, &most, err))
+            if (tokens >= DEVICE_TOKEN_CHUNK && prepare_one(device, &whole, false, &most, err))
                 return -1;
-            if (rest && prepare_one(cpu, &last, false, &most, err)) return -1;
+            if (rest && prepare_one(device, &last, false, &most, err)) return -1;
         }
     }
     *workspace_bytes = most;
