@@ -211,6 +211,58 @@ TEST(layout_refuses_what_does_not_fit) {
     free(page("--help", 0));
 }
 
+// The states that are printed are those that the engine plans.
+TEST(layout_states_are_those_of_the_plan) {
+    static const char *const layouts[] = {"parallel.dp=4",
+                                          "parallel.dp=2 parallel.zero=1 parallel.tp=2",
+                                          "parallel.dp=2 parallel.zero=2 parallel.pp=2",
+                                          "parallel.dp=2 parallel.zero=3 parallel.cp=2",
+                                          "parallel.dp=4 parallel.zero=1 zero.shard=2",
+                                          "parallel.dp=2 zero.reduce=per_micro_batch",
+                                          "parallel.dp=2 zero.accumulate_precision=bf16",
+                                          "train.precision=fp32 parallel.dp=3 train.batch=12"};
+    struct device device;
+    struct err err = {0};
+    const struct device_cpu_options device_options = {.threads = 1};
+    CHECK_OK(device_cpu_open(&device, &device_options, &err), err);
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+        struct train_config *config = calloc(1, sizeof *config);
+        char text[1024], *words[16];
+        int count = 0;
+        snprintf(text, sizeof text,
+                 "model.family=llama model.layers=4 model.hidden=64 model.heads=8 model.vocab=250 "
+                 "model.context=64 train.batch=8 train.micro_batch=1 %s",
+                 layouts[i]);
+        for (char *word = strtok(text, " "); word && count < 16; word = strtok(NULL, " "))
+            words[count++] = word;
+        struct layout_view view;
+        CHECK_OK(config_load(config, NULL, words, count, &err), err);
+        CHECK_OK(layout_view_open(&view, config, 0, 8, &err), err);
+        for (int k = 0; k < view.kind_count; k++) {
+            struct engine_options options;
+            struct engine_parallel parallel;
+            struct memory_plan plan;
+            config_engine(config, &options);
+            config_parallel(config, &parallel);
+            parallel.layout = &view.layout;
+            parallel.rank = view.kinds[k].local.rank;
+            options.parallel = &parallel;
+            CHECK_OK(engine_plan(&plan, &view.whole, &device, &options, &err), err);
+            uint64_t planned = memory_plan_kind_bytes(&plan, BUFFER_WEIGHT) +
+                               memory_plan_kind_bytes(&plan, BUFFER_GRADIENT) +
+                               memory_plan_kind_bytes(&plan, BUFFER_MASTER) +
+                               memory_plan_kind_bytes(&plan, BUFFER_MOMENT);
+            const struct state_bytes *s = &view.kinds[k].states[view.layout.zero];
+            CHECK_EQ_INT(s->weights + s->gradients + s->masters + s->moments + s->vector_bytes,
+                         planned);
+            memory_plan_free(&plan);
+        }
+        layout_view_close(&view);
+        free(config);
+    }
+    device.close(&device);
+}
+
 TEST(layout_lists_of_ranks) {
     static const struct {
         int ranks[8], count, pieces;
