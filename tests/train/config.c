@@ -234,6 +234,19 @@ TEST(experts_follow) {
     CHECK(!config.model.norm_top_k);
     CHECK(!config.model.layer_dense[0] && config.model.layer_dense[1]);
     CHECK_CLOSE(config.model.aux_coefficient, 0, 0);
+    struct engine_options engine;
+    CHECK_OK(load(&config,
+                  "model.experts: 4\nmoe: {aux: 0.02, z: 0.001, aux_scope: global, capacity: 1.5, "
+                  "bias_rate: 0.01, wave: 100}\n",
+                  NULL, &err),
+             err);
+    config_engine(&config, &engine);
+    CHECK_CLOSE(engine.experts.aux_coefficient, 0.02, 0);
+    CHECK_CLOSE(engine.experts.z_coefficient, 0.001, 0);
+    CHECK(engine.experts.aux_global);
+    CHECK_CLOSE(engine.experts.capacity_factor, 1.5, 0);
+    CHECK_CLOSE(engine.experts.bias_rate, 0.01, 0);
+    CHECK_EQ_INT(engine.experts.wave, 100);
     // a preset of experts keeps its own; without experts it is a dense model
     char *words[] = {"model.preset=mixtral-8x7b", "model.layers=2", "model.experts=0"};
     CHECK_OK(config_load(&config, NULL, words, 2, &err), err);
