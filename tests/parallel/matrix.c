@@ -167,6 +167,7 @@ static void check_line(const struct world_layout *l, bool thorough) {
     struct world_result r;
     world_run(l, &r);
     CHECK(r.planned_is_allocated);
+    CHECK(r.copies_are_equal);
     CHECK(r.counted > 0);
     if (!l->bf16) expect_close(l, "one process", one_process(l), &r);
     if (other_order(l))
@@ -175,7 +176,7 @@ static void check_line(const struct world_layout *l, bool thorough) {
         expect_same(l, "pipeline, sharding or overlap", base_of(l), &r);
     if (thorough) {
         struct world_layout v = *l;
-        v.threads = 1;
+        v.threads = 2;
         v.bucket_bytes = 3000;
         expect_same(l, "threads and bucket size", v, &r);
         v = *l;

@@ -141,9 +141,11 @@ static struct layout make_layout(const struct world_layout *l, const struct mode
     return layout;
 }
 
-// Copies slices into whole arrays (or out of them).
+enum movement { OUT_OF_ENGINE, INTO_ENGINE, COMPARE };
+
+// Copies slices into whole arrays, or out of them, or notes where they differ.
 static void move_slices(struct world *w, struct engine *e, enum engine_part part, float *whole,
-                        float *second, bool into_engine) {
+                        float *second, enum movement movement) {
     struct err err = {0};
     struct tensor_slice *slices;
     int count;
@@ -165,8 +167,12 @@ static void move_slices(struct world *w, struct engine *e, enum engine_part part
         for (int64_t r = 0; r < s->rows; r++) {
             float *here = to + w->first[p] + (size_t)((s->row + r) * columns + s->column);
             float *there = (float *)s->data + r * s->stride;
-            if (into_engine)
+            if (movement == INTO_ENGINE)
                 memcpy(there, here, (size_t)s->columns * sizeof *here);
+            else if (movement == COMPARE)
+                w->result->copies_are_equal =
+                    w->result->copies_are_equal &&
+                    memcmp(here, there, (size_t)s->columns * sizeof *here) == 0;
             else if (s->copy == 0)
                 memcpy(here, there, (size_t)s->columns * sizeof *here);
         }
@@ -177,8 +183,8 @@ static void move_slices(struct world *w, struct engine *e, enum engine_part part
 static void collect(struct world *w, struct engine *e, float *weights, float *first,
                     float *second) {
     pthread_mutex_lock(&w->lock);
-    move_slices(w, e, ENGINE_MASTER, weights, NULL, false);
-    if (first) move_slices(w, e, ENGINE_MOMENTS, first, second, false);
+    move_slices(w, e, ENGINE_MASTER, weights, NULL, OUT_OF_ENGINE);
+    if (first) move_slices(w, e, ENGINE_MOMENTS, first, second, OUT_OF_ENGINE);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -195,32 +201,35 @@ static void open_session(struct session *s, struct rank *r, const struct world_l
     struct device_cpu_options cpu = {.threads = l->threads ? l->threads : 1};
     CHECK_OK(device_cpu_open(&s->device, &cpu, &err), err);
     s->layout = make_layout(l, &w->model.config);
-    s->parallel = (struct engine_parallel){.comm = r->comm,
-                                           .rank = r->rank,
-                                           .layout = &s->layout,
-                                           .schedule = l->schedule,
-                                           .bucket_bytes = l->bucket_bytes,
-                                           .reduce_per_micro_batch = l->per_micro_batch,
-                                           .gather_type = l->bf16 ? DTYPE_BF16 : DTYPE_F32,
-                                           .reduce_type = l->bf16_wire ? DTYPE_BF16 : DTYPE_F32,
-                                           .accumulate_type = DTYPE_F32,
-                                           .prefetch = 1,
-                                           .gathers_in_flight = 2,
-                                           .gather_keys = l->gather_keys,
-                                           .per_document = l->per_document,
-                                           .no_overlap = l->no_overlap};
-    struct engine_options o = {
-        .parallel = world_ranks(l) > 1 || l->schedule != PIPELINE_1F1B ? &s->parallel : NULL,
-        .compute = l->bf16 ? DTYPE_BF16 : DTYPE_F32,
-        .recompute = l->recompute,
-        .rows = l->rows,
-        .context = WORLD_CONTEXT,
-        .micro_batches = world_micro_batches(l),
-        .train = true,
-        .beta1 = 0.9,
-        .beta2 = 0.95,
-        .eps = 1e-8,
-        .weight_decay = 0.1};
+    s->parallel =
+        (struct engine_parallel){.comm = r->comm,
+                                 .rank = r->rank,
+                                 .layout = &s->layout,
+                                 .schedule = l->schedule,
+                                 .bucket_bytes = l->bucket_bytes,
+                                 .reduce_per_micro_batch = l->per_micro_batch,
+                                 .gather_type = l->bf16 || l->bf16_gather ? DTYPE_BF16 : DTYPE_F32,
+                                 .reduce_type = l->bf16_wire ? DTYPE_BF16 : DTYPE_F32,
+                                 .accumulate_type = l->bf16_gradients ? DTYPE_BF16 : DTYPE_F32,
+                                 .prefetch = l->prefetch ? l->prefetch : 1,
+                                 .gathers_in_flight = l->in_flight ? l->in_flight : 2,
+                                 .gather_keys = l->gather_keys,
+                                 .per_document = l->per_document,
+                                 .no_overlap = l->no_overlap};
+    struct engine_options o = {.parallel = world_ranks(l) > 1 || l->schedule != PIPELINE_1F1B ||
+                                                   l->bf16_gradients
+                                               ? &s->parallel
+                                               : NULL,
+                               .compute = l->bf16 ? DTYPE_BF16 : DTYPE_F32,
+                               .recompute = l->recompute,
+                               .rows = l->rows,
+                               .context = WORLD_CONTEXT,
+                               .micro_batches = world_micro_batches(l),
+                               .train = true,
+                               .beta1 = 0.9,
+                               .beta2 = 0.95,
+                               .eps = 1e-8,
+                               .weight_decay = 0.1};
     s->engine = engine_open(&w->model, &s->device, &o, &err);
     if (!s->engine) test_fail(__FILE__, __LINE__, "rank %d: %s", r->rank, err.text);
 }
@@ -271,8 +280,8 @@ static void *rank_main(void *argument) {
             open_session(&s, r, l->resume_as ? l->resume_as : l);
             mesh_at(&s.layout.mesh, r->rank, at);
             pthread_mutex_lock(&w->lock);
-            move_slices(w, s.engine, ENGINE_MASTER, w->saved[0], NULL, true);
-            move_slices(w, s.engine, ENGINE_MOMENTS, w->saved[1], w->saved[2], true);
+            move_slices(w, s.engine, ENGINE_MASTER, w->saved[0], NULL, INTO_ENGINE);
+            move_slices(w, s.engine, ENGINE_MOMENTS, w->saved[1], w->saved[2], INTO_ENGINE);
             pthread_mutex_unlock(&w->lock);
             wait_for_all(r);
             engine_weights_changed(s.engine);
@@ -301,6 +310,11 @@ static void *rank_main(void *argument) {
     }
     collect(w, s.engine, w->result->weights, w->result->moments, w->saved[2]);
     wait_for_all(r);
+    pthread_mutex_lock(&w->lock);
+    move_slices(w, s.engine, ENGINE_MASTER, w->result->weights, NULL, COMPARE);
+    move_slices(w, s.engine, ENGINE_MOMENTS, w->result->moments, w->saved[2], COMPARE);
+    pthread_mutex_unlock(&w->lock);
+    wait_for_all(r);
     close_session(&s);
     free(memory);
     return NULL;
@@ -324,7 +338,7 @@ void world_run(const struct world_layout *layout, struct world_result *out) {
     struct model_config config = world_model(layout->model);
     struct world w = {.layout = layout, .result = out};
     int ranks = world_ranks(layout);
-    *out = (struct world_result){.planned_is_allocated = true};
+    *out = (struct world_result){.planned_is_allocated = true, .copies_are_equal = true};
     CHECK_OK(model_describe(&w.model, &config, &err), err);
     w.first = calloc((size_t)w.model.param_count + 1, sizeof *w.first);
     for (int p = 0; p < w.model.param_count; p++)

@@ -25,9 +25,14 @@ struct world_layout {
     bool no_overlap;
     bool bf16, bf16_wire;
     int steps;     // 0: WORLD_STEPS
+    struct engine_experts experts; // models with experts
+    // Routes of another run: replayed, or only compared with what this run chooses.
+    const struct world_result *replay, *compare;
     int resume_at; // save the state after this step, load it into new engines of `resume_as` (NULL:
                    // the same layout)
     const struct world_layout *resume_as;
+    bool bf16_gradients, bf16_gather; // zero.accumulate_precision, zero.gather_precision
+    int prefetch, in_flight;          // 0: 1 and 2; prefetch -1: none
 };
 
 struct world_result {
@@ -37,6 +42,7 @@ struct world_result {
     unsigned char *ignored;             // of each weight: its gradient is mathematically zero
     size_t weight_count;
     bool planned_is_allocated;
+    bool copies_are_equal; // what several ranks hold has the same bits on all of them
 };
 
 void world_run(const struct world_layout *layout, struct world_result *out);

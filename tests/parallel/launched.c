@@ -1,0 +1,129 @@
+// The program as users start it: weft launch, ranks as processes under the MPI that this build
+// links. What stays the same is compared through metrics.jsonl and the exported model; what must be
+// refused is refused once.
+#include "base/file.h"
+#include "base/random.h"
+#include "comm/comm.h"
+#include "test.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *path_in(const char *name) {
+    static char path[4][4200];
+    static int turn;
+    turn = (turn + 1) % 4;
+    snprintf(path[turn], sizeof path[0], "%s/%s", test_temp_dir(), name);
+    return path[turn];
+}
+
+static void write_inputs(const char *model) {
+    struct err err = {0};
+    char text[2048];
+    uint16_t ids[8000];
+    for (int i = 0; i < 8000; i++) ids[i] = (uint16_t)(100 * random_uniform(5, (uint64_t)i));
+    CHECK_OK(file_replace(path_in("train.bin"), ids, sizeof ids, &err), err);
+    snprintf(text, sizeof text,
+             "model: {%s, layers: 4, hidden: 32, heads: 4, vocab: 100, context: 32}\n"
+             "data.train: %s\n"
+             "data.validation: %s\n"
+             "train: {steps: 6, batch: 8, micro_batch: 1, gemm_seconds: 0, precision: fp32, "
+             "tensorboard: false}\n"
+             "device.threads: 1\n",
+             model, path_in("train.bin"), path_in("train.bin"));
+    CHECK_OK(file_replace(path_in("c.yaml"), text, strlen(text), &err), err);
+}
+
+static char output[1 << 16];
+
+// Runs with `ranks` processes (1: without a launcher), in a folder of that name.
+static int run(int ranks, const char *folder, const char *words) {
+    char front[64] = "";
+    if (ranks > 1) snprintf(front, sizeof front, "launch -n %d ", ranks);
+    return test_shell(output, sizeof output, "%s %strain %s train.folder=%s %s", test_weft(), front,
+                      path_in("c.yaml"), path_in(folder), words);
+}
+
+static void must_run(int ranks, const char *folder, const char *words) {
+    if (run(ranks, folder, words) != 0) test_fail(__FILE__, __LINE__, "%s: %s", words, output);
+}
+
+// Every loss and gradient norm of a run, in hexadecimal.
+static char *figures(const char *folder) {
+    static char text[4][1 << 14];
+    static int turn;
+    char *out = text[turn = (turn + 1) % 4];
+    test_shell(out, sizeof text[0],
+               "grep -o '\"\\(loss_hex\\|grad_norm_hex\\)\":\"[^\"]*\"' %s/metrics.jsonl",
+               path_in(folder));
+    CHECK(strlen(out) > 100);
+    return out;
+}
+
+static void need_mpi(void) {
+    if (!comm_built_with_mpi()) SKIP("built without MPI");
+}
+
+static char *exported(const char *folder) { // hash of the model in Hugging Face layout
+    static char text[4][256];
+    static int turn;
+    char *out = text[turn = (turn + 1) % 4];
+    if (test_shell(output, sizeof output, "%s convert %s %s-hf", test_weft(),
+                   path_in(folder), path_in(folder)) != 0)
+        test_fail(__FILE__, __LINE__, "%s", output);
+    test_shell(out, sizeof text[0], "cat %s-hf/*.safetensors | sha256sum", path_in(folder));
+    return out;
+}
+
+TEST_LIMIT(pipelines_under_a_launcher_keep_the_bits, 300) {
+    need_mpi();
+    write_inputs("family: llama, kv_heads: 2, tied_head: true");
+    must_run(1, "one", "");
+    must_run(2, "pp", "parallel.pp=2");
+    CHECK_STR(figures("pp"), figures("one"));
+    must_run(2, "zbv", "parallel.pp=2 pipeline.schedule=zb-v");
+    CHECK_STR(figures("zbv"), figures("one"));
+    CHECK_STR(exported("zbv"), exported("one"));
+}
+
+TEST_LIMIT(another_layout_goes_on_with_the_same_bits, 300) {
+    need_mpi();
+    write_inputs("family: gpt2");
+    must_run(4, "whole", "parallel.dp=2 parallel.pp=2 parallel.zero=1");
+    must_run(2, "half", "parallel.dp=2 parallel.zero=0 train.stop_at=3");
+    must_run(4, "half", "parallel.dp=2 parallel.pp=2 parallel.zero=1 zero.bucket_size=1e6");
+    CHECK_STR(figures("half"), figures("whole"));
+    CHECK_STR(exported("half"), exported("whole"));
+}
+
+TEST_LIMIT(layouts_of_every_axis_start, 300) {
+    need_mpi();
+    write_inputs("family: llama, kv_heads: 2");
+    must_run(8, "all", "parallel.tp=2 parallel.cp=2 parallel.dp=2 parallel.zero=3 train.steps=2");
+    CHECK_CONTAINS(output, "pp 1 x dp 2 x cp 2 x tp 2");
+    must_run(1, "one", "train.steps=2");
+    double all, one;
+    CHECK(sscanf(strstr(figures("all"), "loss_hex\":\"") + 11, "%la", &all) == 1);
+    CHECK(sscanf(strstr(figures("one"), "loss_hex\":\"") + 11, "%la", &one) == 1);
+    CHECK_CLOSE(all, one, 1e-5);
+}
+
+static void refused(int ranks, const char *words, const char *part1, const char *part2) {
+    CHECK_EQ_INT(run(ranks, "refused", words), 2);
+    CHECK_CONTAINS(output, part1);
+    CHECK_CONTAINS(output, part2);
+    int said = 0; // by one rank, and the launcher's word on who ended
+    for (const char *at = output; (at = strstr(at, "weft: ")) != NULL; at++) said++;
+    CHECK(said == 1 || said == 2);
+}
+
+TEST_LIMIT(layouts_that_cannot_be_are_refused_once, 300) {
+    need_mpi();
+    write_inputs("family: llama, kv_heads: 2");
+    refused(3, "parallel.tp=2", "3", "tp");
+    refused(4, "parallel.tp=4 model.kv_heads=3 model.heads=12 model.head_dim=8", "kv_heads", "3");
+    refused(4, "parallel.pp=4 pipeline.chunks=2 pipeline.schedule=interleaved", "layers", "4");
+    refused(2, "parallel.cp=2 data.context=30", "30", "cp");
+    refused(3, "parallel.dp=3", "8", "3");
+    refused(2, "parallel.pp=2 pipeline.layers=[3,2]", "layers", "5");
+}
