@@ -5,5 +5,6 @@
 int bench_attention(int argc, char **argv);
 int bench_gemm(int argc, char **argv);
 int bench_loader(int argc, char **argv);
+int bench_schedule(int argc, char **argv);
 int bench_step(int argc, char **argv);
 int bench_tokenizer(int argc, char **argv);

@@ -1,9 +1,9 @@
 // weft bench NAME: measures a part of the program on this machine.
+#include "base/affinity.h"
 #include "base/text.h"
 #include "cli/bench.h"
 #include "cli/cli.h"
 #include "cli/launched.h"
-#include "base/affinity.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +16,8 @@ static const struct bench {
     {"attention", bench_attention,
      "tiled attention against the product rate, and against storing the scores"},
     {"loader", bench_loader, "micro-batches from shards, in every mode and order"},
+    {"schedule", bench_schedule,
+     "step time of every pipeline schedule in slow motion, and its simulation"},
     {"step", bench_step,
      "a training step: tokens per second, MFU, memory, seconds by kernel group"},
     {"gemm", bench_gemm,

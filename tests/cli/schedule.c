@@ -86,3 +86,23 @@ TEST(schedule_refuses_in_one_line) {
         CHECK(strchr(out, '\n') == out + strlen(out) - 1);
     }
 }
+
+TEST(bench_schedule_runs_every_kind) {
+    static const char *const kinds[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
+    char out[4096], part[64];
+    CHECK_EQ_INT(test_shell(out, sizeof out,
+                            "%s bench schedule --layer-ms 1 --send-ms 1 --step-ms 1 --steps 1 "
+                            "--micro-batches 3 --json 2>&1",
+                            test_weft()),
+                 0);
+    for (int k = 0; k < 5; k++) {
+        snprintf(part, sizeof part, "{\"schedule\": \"%s\", \"measured_seconds\": ", kinds[k]);
+        CHECK_CONTAINS(out, part);
+    }
+    // Sleeping takes at least its time: 3 micro-batches x 8 layers x 3 over 4 ranks is 18 ms.
+    double measured = strtod(strstr(out, "measured_seconds\": ") + 19, NULL);
+    CHECK(measured > 0.018);
+    CHECK_EQ_INT(
+        test_shell(out, sizeof out, "%s bench schedule --micro-batches 65 2>&1", test_weft()), 2);
+    CHECK_CONTAINS(out, "65 micro-batches, 3 steps: expected at most 64 and 100");
+}
