@@ -44,7 +44,8 @@ static bool take_output(struct keeper *k) {
     char bytes[4096];
     ssize_t n = read(k->output, bytes, sizeof bytes);
     if (n < 0) return errno == EINTR;
-    report_lines(&k->records, &k->rest, k->rank, bytes, (size_t)n, n == 0);
+    // What a rank says while mpirun ends it is of no use, and hides what is.
+    if (!k->told_to_end) report_lines(&k->records, &k->rest, k->rank, bytes, (size_t)n, n == 0);
     send_records(k);
     return n > 0;
 }
@@ -57,10 +58,10 @@ static void flush_output(struct keeper *k) {
 static void take_signal(struct keeper *k) {
     struct signalfd_siginfo info;
     if (read(k->signals, &info, sizeof info) != sizeof info) return;
-    if (info.ssi_signo == SIGUSR1) kill(k->child, SIGINT);
+    if (info.ssi_signo == SIGUSR1 && k->child > 0) kill(k->child, SIGINT);
     if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT) {
         k->told_to_end = true;
-        kill(k->child, SIGTERM);
+        if (k->child > 0) kill(k->child, SIGTERM);
     }
 }
 
@@ -71,10 +72,14 @@ static int keep(struct keeper *k) {
     for (;;) {
         int ready = poll(watch, 2, FLUSH_MILLISECONDS);
         if (ready == 0) flush_output(k);
-        if (ready > 0 && watch[0].revents && !take_output(k)) watch[0].fd = -1;
         if (ready > 0 && watch[1].revents) take_signal(k);
+        if (ready > 0 && watch[0].revents && !take_output(k)) watch[0].fd = -1;
         if (waitpid(k->child, &status, WNOHANG) == k->child) break;
     }
+    k->child = 0;
+    // mpirun signals the whole process group, and the child may have been the quicker one.
+    struct pollfd signals = {k->signals, POLLIN, 0};
+    while (poll(&signals, 1, 0) > 0) take_signal(k);
     // What it wrote last. A grandchild may hold the pipe open, so nothing is waited for.
     struct pollfd last = {k->output, POLLIN, 0};
     while (watch[0].fd >= 0 && poll(&last, 1, 0) > 0 && take_output(k)) continue;
@@ -92,9 +97,11 @@ static void give_grace(struct keeper *k) {
 static void run_child(char **words, int output, const sigset_t *signals, pid_t keeper) {
     prctl(PR_SET_PDEATHSIG, SIGKILL); // a rank does not outlive its keeper
     if (getppid() != keeper) _exit(127);
+    signal(SIGUSR1, SIG_IGN); // is for the keeper, but reaches the whole process group
+    signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_UNBLOCK, signals, NULL);
     if (dup2(output, STDERR_FILENO) < 0) _exit(127);
-    execv("/proc/self/exe", words);
+    cli_execute(words);
     _exit(127);
 }
 

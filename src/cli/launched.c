@@ -40,6 +40,18 @@ void cli_keep_arguments(int argc, char **argv) {
     if (arguments) memcpy(arguments, argv, sizeof *argv * (size_t)argc);
 }
 
+void cli_execute(char *const *words) {
+    // By its own path, so that lists of processes show its name; the link in /proc where the file
+    // was replaced meanwhile.
+    char path[4096];
+    ssize_t size = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (size > 0) {
+        path[size] = 0;
+        execv(path, words);
+    }
+    execv("/proc/self/exe", words);
+}
+
 static bool is_set(const char *name) {
     const char *value = getenv(name);
     return value && value[0];
@@ -57,10 +69,12 @@ void cli_settle_threads(const struct launch_environment *launched, int threads) 
     bool again = is_set(guard);
     unsetenv(guard); // not for the programs that this one starts
     if (threads == 0) omp_set_num_threads(count);
+    // Open MPI's ranks spin while they wait inside MPI (in opening and closing, too) unless told.
+    if (launched->launcher != LAUNCHER_NONE) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     if (again || !arguments || is_set("OMP_WAIT_POLICY") || is_set("GOMP_SPINCOUNT") ||
         !affinity_wants_sleep(launched, count))
         return;
     if (setenv("OMP_WAIT_POLICY", "passive", 1) != 0 || setenv(guard, "1", 1) != 0) return;
-    execv("/proc/self/exe", arguments);
+    cli_execute(arguments);
     unsetenv(guard); // where that failed the run is slower, and otherwise the same
 }

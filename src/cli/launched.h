@@ -8,6 +8,9 @@
 // this process is alone, whatever stands there.
 int cli_launched(struct launch_environment *out, bool single, struct err *err);
 
+// Becomes this program anew, with other words. Returns only when that failed (errno).
+void cli_execute(char *const *words);
+
 // Keeps a copy of the program's arguments, for cli_settle_threads.
 void cli_keep_arguments(int argc, char **argv);
 

@@ -1,11 +1,11 @@
 // weft launch: a thin front to mpirun. operate/launch.h makes the command line, this starts it and
 // shows what the ranks say (operate/launch_report.h).
+#include "base/affinity.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/launch_keeper.h"
 #include "cli/launched.h"
 #include "comm/comm.h"
-#include "base/affinity.h"
 #include "operate/launch.h"
 #include "operate/launch_report.h"
 #include <ctype.h>
@@ -342,7 +342,7 @@ static int launch_one(const struct launch_options *o, char *name, struct err *er
         return 0;
     }
     fflush(NULL);
-    execv("/proc/self/exe", words);
+    cli_execute(words);
     err_set_errno(err, "%s", program);
     return cli_fail(err);
 }

@@ -121,8 +121,11 @@ static int train(struct train_config *config, const struct launch_environment *l
     struct run_control control = {.stop = &stop, .launch = launched};
     cli_settle_threads(launched, config->threads);
     catch_signals();
-    if (train_run(config, &control, &result, err) != 0)
-        return result.silent ? err_exit_status(err) : cli_fail(err);
+    if (train_run(config, &control, &result, err) != 0) {
+        // Of what all ranks know, as of the user's Ctrl-C, one speaks.
+        bool silent = result.silent || (err->kind == ERR_INTERRUPT && !launched_speaks(launched));
+        return silent ? err_exit_status(err) : cli_fail(err);
+    }
     if (launched->rank <= 0) print_result(&result, words->json);
     return 0;
 }

@@ -75,6 +75,7 @@ static bool was_said(struct report_reader *r, int rank, const char *line) {
 static int show_line(struct report_reader *r, int rank, const char *line, bool whole,
                      struct text *show) {
     bool begins = !r->open_line;
+    if (begins && !line[0] && rank > 0) return 0;
     if (whole && begins && line[0] && was_said(r, rank, line)) return 0;
     r->open_line = !whole;
     if (begins && rank > 0 && text_printf(show, "rank %d: ", rank) != 0) return -1;
