@@ -271,7 +271,8 @@ TEST(values_that_are_not_finite_are_found_in_any_piece) {
     for (int i = 0; i < RANKS && !slice; i++)
         for (int k = 0; k < s.spread.counts[i] && !slice; k++)
             if (s.spread.slices[i][k].copies == 1 && s.spread.slices[i][k].dims == 2 &&
-                s.spread.slices[i][k].type == DTYPE_F32 && s.spread.slices[i][k].rows > 1) {
+                s.spread.slices[i][k].type == DTYPE_F32 && s.spread.slices[i][k].rows > 1 &&
+                s.spread.slices[i][k].stride > s.spread.slices[i][k].columns) {
                 slice = &s.spread.slices[i][k];
                 holder = i;
             }
