@@ -24,12 +24,14 @@ void embedding_forward(struct engine *e, int layer, const struct batch *batch) {
                                  tensor_local_ids(e, batch->input, batch->tokens), batch->position,
                                  partial);
     tensor_reduce(e, batch, partial, out);
+    layer_dropout(e, layer, DROPOUT_EMBEDDING, batch, out, out);
 }
 
 void embedding_backward(struct engine *e, int layer, const struct batch *batch) {
     int64_t hidden = e->model->config.hidden, tokens = batch->tokens;
     int table = e->param[PARAM_EMBEDDING], position = e->param[PARAM_POSITION];
-    const void *own = e->layers[layer].flow[FLOW_IN];
+    void *own = e->layers[layer].flow[FLOW_IN];
+    layer_dropout(e, layer, DROPOUT_EMBEDDING, batch, own, own);
     const void *dout = tensor_gather(e, batch, own, e->single[SINGLE_GATHERED]);
     const int32_t *ids = tensor_local_ids(e, batch->input, tokens);
     if (e->model->config.tied_head) {

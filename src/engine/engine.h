@@ -58,6 +58,7 @@ struct engine_options {
     bool train;           // false: no gradients and no optimizer state (evaluation)
     uint64_t other_bytes; // buffers of others that belong into the same plan (loader batches)
     double beta1, beta2, eps, weight_decay;
+    double dropout;      // of the embedding and of the blocks' outputs, while training; 0: none
     bool split_backward; // input and weight halves of backward as actions of their own; recompute
                          // none only
     struct engine_experts experts;
@@ -103,9 +104,10 @@ const char *engine_stream_counts(const struct engine *engine, int stream, enum c
 
 struct engine_step {
     double learning_rate;
-    double clip_norm; // 0: no clipping
-    int64_t update;   // number of this optimizer update, from 1
-    bool no_update;   // gradients only (tests, skipping)
+    double clip_norm;      // 0: no clipping
+    int64_t update;        // number of this optimizer update, from 1
+    bool no_update;        // gradients only (tests, skipping)
+    uint64_t dropout_seed; // another one for every step
     // results
     double loss;          // sum of token losses of the global batch / counted targets
     double gradient_norm; // global, before clipping

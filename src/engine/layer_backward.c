@@ -108,9 +108,11 @@ void layer_backward_input(struct engine *e, int layer, const struct batch *batch
     void *out = l->flow[FLOW_OUT], *middle = l->flow[FLOW_MIDDLE], *in = l->flow[FLOW_IN];
     layer_recompute(e, layer, batch);
     if (before) {
+        layer_dropout(e, layer, DROPOUT_MLP, batch, out, l->flow[FLOW_DOWN]);
         mlp_backward(e, layer, batch, middle);
         layer_norm_backward(e, norm2, bias2, l->act[ACT_MIDDLE], middle, l->act[ACT_RSTD2],
                             l->act[ACT_MEAN2], out, middle, tokens);
+        layer_dropout(e, layer, DROPOUT_ATTENTION, batch, middle, l->flow[FLOW_PROJECT]);
         attention_backward(e, layer, batch, in);
         layer_norm_backward(e, norm1, bias1, l->act[ACT_INPUT], in, l->act[ACT_RSTD1],
                             l->act[ACT_MEAN1], middle, in, tokens);
@@ -118,10 +120,12 @@ void layer_backward_input(struct engine *e, int layer, const struct batch *batch
     }
     layer_norm_backward(e, norm2, bias2, l->act[ACT_DOWN], out, l->act[ACT_RSTD2],
                         l->act[ACT_MEAN2], NULL, l->flow[FLOW_DOWN], tokens);
+    layer_dropout(e, layer, DROPOUT_MLP, batch, l->flow[FLOW_DOWN], l->flow[FLOW_DOWN]);
     mlp_backward(e, layer, batch, middle);
     add(e, tokens, out, middle, middle);
     layer_norm_backward(e, norm1, bias1, l->act[ACT_ATTENTION_OUT], middle, l->act[ACT_RSTD1],
                         l->act[ACT_MEAN1], NULL, l->flow[FLOW_PROJECT], tokens);
+    layer_dropout(e, layer, DROPOUT_ATTENTION, batch, l->flow[FLOW_PROJECT], l->flow[FLOW_PROJECT]);
     attention_backward(e, layer, batch, in);
     add(e, tokens, middle, in, in);
 }

@@ -128,6 +128,7 @@ static void project_out(struct engine *e, int layer, const struct batch *batch) 
     struct engine_layer *l = &e->layers[layer];
     void *out = norms_before(e) ? e->single[SINGLE_DELTA] : l->act[ACT_ATTENTION_OUT];
     row_linear(e, l->param[PARAM_OUT], l->param[PARAM_OUT_BIAS], batch, l->act[ACT_ATTENTION], out);
+    layer_dropout(e, layer, DROPOUT_ATTENTION, batch, out, out);
 }
 
 // Norm of a block's output (after): result in SINGLE_DELTA.
@@ -188,6 +189,7 @@ static void mlp_down(struct engine *e, int layer, const struct batch *batch) {
     void *out = norms_before(e) ? e->single[SINGLE_DELTA] : l->act[ACT_DOWN];
     row_linear(e, l->param[PARAM_DOWN], l->param[PARAM_DOWN_BIAS], batch, l->act[ACT_ACTIVATED],
                out);
+    layer_dropout(e, layer, DROPOUT_MLP, batch, out, out);
 }
 
 // The whole MLP of a layer with experts; `again`: redone.
@@ -200,6 +202,7 @@ static void mlp_experts(struct engine *e, int layer, const struct batch *batch, 
     void *partial = tensor_partial(e, out);
     layer_moe_forward(e, layer, batch, x, partial, again);
     tensor_reduce(e, batch, partial, out);
+    layer_dropout(e, layer, DROPOUT_MLP, batch, out, out);
 }
 
 // `carried`: the MLP output of the layer below waits in SINGLE_DELTA. With norms before, this

@@ -42,6 +42,13 @@ static void place_stage(struct engine *e, int index) {
     }
 }
 
+static int whole_layer(const struct engine *e, int layer) {
+    int i = 0;
+    while (layer >= e->local.stages[i].layer_first + e->local.stages[i].layer_count) i++;
+    const struct stage_part *part = &e->local.stages[i];
+    return e->layout.layer_first[part->stage] + layer - part->layer_first;
+}
+
 static void place(struct engine *e) {
     const struct model *m = e->model;
     for (int i = 0; i < SINGLE_COUNT; i++) e->single[i] = engine_buffer(e, e->buffers.single[i]);
@@ -50,6 +57,7 @@ static void place(struct engine *e) {
     for (int l = 0; l < m->config.layers; l++) {
         struct engine_layer *layer = &e->layers[l];
         layer->window = m->config.layer_window[l];
+        layer->whole = whole_layer(e, l);
         for (int r = 0; r < PARAM_ROLE_COUNT; r++) layer->param[r] = model_param(m, l, r);
     }
     for (int i = 0; i < e->shape.stage_count; i++) place_stage(e, i);

@@ -195,6 +195,7 @@ static int make_shape(struct engine *e, struct err *err) {
     struct rank_shape shape = {.compute = o->compute,
                                .recompute = o->recompute,
                                .train = o->train,
+                               .dropout = o->dropout > 0,
                                .split_backward = o->train && splits_backward(e->schedule),
                                .tokens = tokens,
                                .residual = e->sequence ? tokens / e->tp : tokens,

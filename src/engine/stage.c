@@ -122,10 +122,10 @@ static void place_gradients(struct engine *e, int index, const struct action *a)
     struct engine_stage *s = &e->stages[index];
     struct engine_layer *top = &e->layers[last_layer(s)], *bottom = &e->layers[s->part.layer_first];
     void *gradient = s->gradient[a->slot];
-    bool before = e->model->config.norm_place == NORM_BEFORE;
+    bool same = e->model->config.norm_place == NORM_BEFORE && !e->shape.dropout;
     top->flow[FLOW_OUT] = gradient;
-    if (before) top->flow[FLOW_DOWN] = gradient;
-    if (before && !e->sequence) top->flow[FLOW_DOWN_ALL] = gradient;
+    if (same) top->flow[FLOW_DOWN] = gradient;
+    if (same && !e->sequence) top->flow[FLOW_DOWN_ALL] = gradient;
     if (s->part.first) return;
     if (s->previous_rank == e->rank) {
         const struct engine_stage *below = &e->stages[stage_of(e, a->stage - 1)];

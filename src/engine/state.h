@@ -15,6 +15,7 @@ struct engine_layer {
     void *act[ACT_COUNT];        // NULL: this model has none
     void *flow[FLOW_COUNT];      // training only
     int32_t window;
+    int whole;             // its number in the whole model
     int slot, flow_number; // of the current action
 };
 
@@ -82,6 +83,8 @@ struct engine {
 
     // of the step
     float loss_scale;
+    bool drops; // dropout is on: a training step of a run that has it
+    uint64_t dropout_key;
     int looked_up; // rows of the look-up accumulator in use
     bool lookup_written;
     double *batch_loss;   // [micro_batches]
@@ -194,6 +197,11 @@ uint64_t layer_context_bytes(const struct engine *e);         // of SINGLE_CONTE
 uint64_t layer_context_batches_bytes(const struct engine *e); // of SINGLE_BATCHES
 // This rank's part of the step's sequences, into e->batches.
 int layer_context_share(struct engine *e, struct batch *const *batches, int count, struct err *err);
+
+// dropout.c. `out` may be `x`, and is left alone when there is no dropout now.
+enum dropout_place { DROPOUT_EMBEDDING, DROPOUT_ATTENTION, DROPOUT_MLP };
+void layer_dropout(struct engine *e, int layer, enum dropout_place place, const struct batch *batch,
+                   const void *x, void *out);
 
 // layer_forward.c
 void layer_forward(struct engine *e, int layer, const struct batch *batch, bool carried,

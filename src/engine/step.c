@@ -201,6 +201,8 @@ int engine_run_step(struct engine *engine, struct batch *const *batches, int cou
     // The one place where the mean over the global batch enters.
     e->loss_scale = (float)(1.0 / (double)step->counted);
     memset(e->batch_loss, 0, (size_t)count * sizeof *e->batch_loss);
+    e->drops = e->options.dropout > 0;
+    e->dropout_key = step->dropout_seed;
     lookup_begin(e);
     engine_moe_begin(e, step->non_pad);
     count_choices(e, count);
@@ -243,6 +245,7 @@ int engine_evaluate(struct engine *engine, const struct batch *batch, double *lo
     struct batch *own = (struct batch *)batch; // read only
     if (accept_batch(engine, batch, err) != 0 || layer_context_share(engine, &own, 1, err) != 0)
         return -1;
+    engine->drops = false;
     double begin = record_begin(engine->device->lane);
     *loss_sum = global_loss(engine, forward(engine, engine->batches[0], true));
     *counted = batch->counted;
@@ -263,6 +266,7 @@ int engine_logits(struct engine *engine, const struct batch *batch, const int32_
         if (rows[i] < 0 || rows[i] >= batch->tokens)
             return err_set(err, ERR_USAGE, "logits of row %d of a micro-batch of %d tokens",
                            rows[i], batch->tokens);
+    engine->drops = false;
     forward(engine, batch, false);
     // The wanted rows are gathered; DELTA is free behind the final norm.
     size_t row = (size_t)w->k * dtype_bytes(engine->type);

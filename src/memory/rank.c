@@ -191,17 +191,23 @@ static int add_flow(struct enumeration *e, int layer, int slot, uint64_t bytes, 
     return rank_add(e, BUFFER_SCRATCH, layer, slot, bytes, name);
 }
 
+// Whether the gradient of a block's output is another one than that of the residual stream behind
+// it.
+static bool has_own_flows(const struct enumeration *e) {
+    return e->config->norm_place == NORM_AFTER || e->shape->dropout;
+}
+
 // `shared`: for all layers of a stage. The gradient of a stage's output has a buffer of its own, so
 // that a layer that shares nothing needs only two.
 static struct flow_pool add_pool(struct enumeration *e, int layer, int slot, bool shared) {
     const struct rank_shape *s = e->shape;
-    bool after = e->config->norm_place == NORM_AFTER, cut = s->residual != s->tokens;
+    bool own = has_own_flows(e), cut = s->residual != s->tokens;
     uint64_t qkv = (uint64_t)(model_qkv_width(e->config) * s->tokens) * dtype_bytes(s->compute);
     struct flow_pool p = {.residual = {-1, -1, -1}};
     for (int i = shared ? 0 : 1; i < 3; i++)
         p.residual[i] = add_flow(e, layer, slot, residual_bytes(e), "flow");
-    p.down = after ? add_flow(e, layer, slot, residual_bytes(e), "flow_down") : -1;
-    p.project = after ? add_flow(e, layer, slot, residual_bytes(e), "flow_project") : -1;
+    p.down = own ? add_flow(e, layer, slot, residual_bytes(e), "flow_down") : -1;
+    p.project = own ? add_flow(e, layer, slot, residual_bytes(e), "flow_project") : -1;
     p.qkv = add_flow(e, layer, slot, qkv, "flow_qkv");
     p.down_all = cut ? add_flow(e, layer, slot, all_tokens_bytes(e), "flow_down_all") : -1;
     p.project_all = cut ? add_flow(e, layer, slot, all_tokens_bytes(e), "flow_project_all") : -1;
@@ -213,7 +219,7 @@ static struct flow_pool add_pool(struct enumeration *e, int layer, int slot, boo
 static void place_flows(struct enumeration *e, int stage, int flow,
                         const struct flow_pool *shared) {
     const struct rank_stage *s = &e->shape->stages[stage];
-    bool after = e->config->norm_place == NORM_AFTER, cut = e->shape->residual != e->shape->tokens;
+    bool apart = has_own_flows(e), cut = e->shape->residual != e->shape->tokens;
     int last = s->part.layer_first + s->part.layer_count - 1, above = -1;
     for (int l = last; l >= s->part.layer_first; l--) {
         struct flow_pool own = shared ? *shared : add_pool(e, l, flow, false);
@@ -221,8 +227,8 @@ static void place_flows(struct enumeration *e, int stage, int flow,
         place[FLOW_OUT] = l == last ? own.residual[0] : above;
         place[FLOW_MIDDLE] = own.residual[(turn + 1) % 3];
         place[FLOW_IN] = own.residual[(turn + 2) % 3];
-        place[FLOW_DOWN] = after ? own.down : place[FLOW_OUT];
-        place[FLOW_PROJECT] = after ? own.project : place[FLOW_MIDDLE];
+        place[FLOW_DOWN] = apart ? own.down : place[FLOW_OUT];
+        place[FLOW_PROJECT] = apart ? own.project : place[FLOW_MIDDLE];
         place[FLOW_QKV] = own.qkv;
         place[FLOW_DOWN_ALL] = cut ? own.down_all : place[FLOW_DOWN];
         place[FLOW_PROJECT_ALL] = cut ? own.project_all : place[FLOW_PROJECT];

@@ -114,6 +114,7 @@ struct rank_shape {
     enum dtype compute; // DTYPE_BF16 or DTYPE_F32
     enum engine_recompute recompute;
     bool train;
+    bool dropout;        // outputs of blocks have gradients of their own
     bool split_backward; // weight halves run later than input halves: flows are kept per layer
     int64_t tokens;      // of a micro-batch, on this rank (all of them under tensor parallelism)
     int64_t residual;    // of which the residual stream holds so many: tokens / tp under sequence

@@ -66,6 +66,7 @@ struct train_config {
     int64_t seed;
     enum config_precision precision;
     enum engine_recompute recompute;
+    double dropout;
     bool resume, tensorboard;
     int log_every, max_bad_steps;
     char trace[CONFIG_TEXT_BYTES];

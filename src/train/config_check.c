@@ -181,6 +181,7 @@ void config_engine(const struct train_config *c, struct engine_options *out) {
         .beta2 = c->beta2,
         .eps = c->eps,
         .weight_decay = c->weight_decay,
+        .dropout = c->dropout,
         .experts = {.aux_coefficient = c->model.aux_coefficient,
                     .aux_global = c->aux_scope == AUX_GLOBAL,
                     .z_coefficient = c->z_coefficient,

@@ -108,6 +108,8 @@ const struct option config_options[] = {
      "of weights and activations; masters, gradients and moments are FP32 always"},
     {"train.recompute", OPTION_CHOICE, AT(recompute), "none", 0, 0, "none|selective|selective_mlp|full", NULL,
      "what backward computes again instead of keeping: less memory, more operations, the same bits"},
+    {"train.dropout", OPTION_REAL, AT(dropout), "0", 0, 0.999, NULL, NULL,
+     "share of elements of the embedding and of each block's output that are zeroed while training; the same ones whatever the layout"},
     {"train.resume", OPTION_BOOL, AT(resume), "true", 0, 0, NULL, NULL,
      "go on from the newest valid checkpoint of the run folder; false: refuse a folder that holds one"},
     {"train.log_every", OPTION_INT, AT(log_every), "10", 1, INT_MOST, NULL, "steps", "steps between progress lines (metrics.jsonl has every step)"},

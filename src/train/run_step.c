@@ -1,6 +1,7 @@
 // One step of a run and what is reported about it. See run_parts.h.
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "train/run_parts.h"
 #include <math.h>
 #include <stdio.h>
@@ -142,7 +143,8 @@ int run_one_step(struct run *run, struct err *err) {
     struct engine_step step = {
         .learning_rate = schedule_rate(&run->schedule, run->step + 1, run->samples + batch),
         .clip_norm = c->clip,
-        .update = run->updates + 1};
+        .update = run->updates + 1,
+        .dropout_seed = random_key((uint64_t)c->seed, "dropout") + (uint64_t)run->step};
     int count = batch / c->micro_batch / run->layout.mesh.size[MESH_DP];
     if (engine_run_step(run->engine, batches, count, &step, err) != 0) return -1;
     double seconds = clock_seconds() - begin;
