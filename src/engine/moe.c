@@ -178,8 +178,8 @@ static const void *shared_forward(const struct moe_layer *m, const void *x) {
     const struct device_weight *w = &m->weight[m->shared_down];
     shared_up(m, x);
     d->swiglu_forward(d, m->shape.type, m->batch->tokens, m->shape.shared_ffn,
-                      m->buffer[MOE_SHARED_UP], m->buffer[MOE_SHARED_ACTIVATED]);
-    d->linear_forward(d, w, m->batch->tokens, m->buffer[MOE_SHARED_ACTIVATED], w->k, NULL,
+                      m->buffer[MOE_SHARED_UP], m->buffer[MOE_SHARED_WIDE]);
+    d->linear_forward(d, w, m->batch->tokens, m->buffer[MOE_SHARED_WIDE], w->k, NULL,
                       m->buffer[MOE_SHARED_OUT], w->n, m->shape.type);
     return m->buffer[MOE_SHARED_OUT];
 }
@@ -215,6 +215,7 @@ static void load_wave(const struct moe_layer *m, const struct moe_wave *wave, co
     forward_products(m, MOE_TILES, MOE_UP, false);
 }
 
+// Writes to no flow: one may wait for the weight half of another micro-batch.
 void moe_forward(const struct moe_layer *m, const void *x, void *y) {
     struct device *d = m->device;
     struct moe_wave wave;
@@ -226,8 +227,8 @@ void moe_forward(const struct moe_layer *m, const void *x, void *y) {
         load_wave(m, &wave, x);
         d->experts.swiglu_forward(d, m->shape.type, wave.tile_rows, m->shape.expert_ffn,
                                   m->buffer[MOE_UP], m->buffer[MOE_TILE_WEIGHT],
-                                  m->buffer[MOE_ACTIVATED]);
-        forward_products(m, MOE_ACTIVATED, MOE_OUT, true);
+                                  m->buffer[MOE_WIDE]);
+        forward_products(m, MOE_WIDE, MOE_OUT, true);
         give_back(m, &wave, false);
     }
     d->experts.combine_rows(d, m->shape.type, m->batch->tokens, m->shape.hidden, m->shape.top_k,

@@ -77,8 +77,8 @@ enum moe_buffer {
     MOE_MAP,              // I32 [wave] received (ep 1: sorted) row of a tile row, -1: padding
     MOE_MAP_TOKEN,        // I32 [wave] its token (ep 1)
     MOE_OUT,              // [wave, hidden] results of the down projection; gradient of MOE_TILES
-    MOE_WIDE,             // [wave, expert_ffn] gradient of the activation
-    MOE_SHARED_WIDE,      // [tokens, shared_ffn] gradient of the shared activation
+    MOE_WIDE,             // [wave, expert_ffn] activation forward, its gradient backward
+    MOE_SHARED_WIDE,      // [tokens, shared_ffn] the shared expert's
     MOE_SHARED_OUT,       // [tokens, hidden] the shared expert's output, and gradient of its input
     MOE_TILE_GRADIENT,    // FP32 [wave] gradient of MOE_TILE_WEIGHT
     MOE_SMALL,            // counters and offsets

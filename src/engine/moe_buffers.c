@@ -96,15 +96,15 @@ uint64_t moe_buffer_bytes(const struct moe_shape *s, enum moe_buffer buffer) {
     case MOE_UP:
         return 2 * wave * ffn;
     case MOE_ACTIVATED:
-        return wave * ffn;
-    case MOE_WIDE:
         return train * wave * ffn;
+    case MOE_WIDE:
+        return wave * ffn;
     case MOE_SHARED_UP:
         return 2 * shared;
     case MOE_SHARED_ACTIVATED:
-        return shared;
-    case MOE_SHARED_WIDE:
         return train * shared;
+    case MOE_SHARED_WIDE:
+        return shared;
     case MOE_SHARED_OUT:
         return s->shared_ffn > 0 ? tokens * hidden : 0;
     case MOE_INPUT:

@@ -249,7 +249,11 @@ int generator_set_param(struct generator *g, int param, const float *values, str
                            "%s: element %lld is %f; the weights are damaged or their training "
                            "diverged",
                            p->name, (long long)i, (double)values[i]);
-    if (param_type(g, p) == DTYPE_BF16)
+    bool rounds = param_is_matrix(p) && g->options.compute == DTYPE_BF16;
+    if (rounds && p->role == PARAM_ROUTER) // as the engine: stored rounded, multiplied in FP32
+        for (int64_t i = 0; i < count; i++)
+            ((float *)g->values[param])[i] = bf16_to_float(bf16_from_float(values[i]));
+    else if (rounds)
         g->device->convert(g->device, count, values, DTYPE_F32, g->values[param], DTYPE_BF16);
     else
         memcpy(g->values[param], values, (size_t)count * 4);
