@@ -113,8 +113,8 @@ struct run {
 struct run_rank {
     struct run *run;
     struct comm *comm;
-    int rank;
     pthread_t thread;
+    int rank;
     struct err err;
 };
 
