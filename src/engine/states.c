@@ -156,6 +156,47 @@ static void set_scratch(struct engine *e) {
     }
 }
 
+// The plan foretold what the messages need without knowing how they will run.
+static int check_room(uint64_t needed, uint64_t planned, const char *what, struct err *err) {
+    if (needed <= planned) return 0;
+    return err_set(err, ERR_INTERNAL, "sums of %s need %llu bytes of scratch, %llu were planned",
+                   what, (unsigned long long)needed, (unsigned long long)planned);
+}
+
+static int check_scratch(const struct engine *e, struct err *err) {
+    const struct states *s = states_of(e);
+    const struct rank_state *r = &s->shape;
+    struct comm_reduction f32 = comm_reduction_plain(DTYPE_F32, DTYPE_F32), f64 = f32;
+    f64.wire_bytes = f64.out_bytes = sizeof(double);
+    if (!e->options.train) return 0;
+    for (int i = 0; i < e->flat.bucket_count; i++) {
+        const struct flat_bucket *b = &e->flat.buckets[i];
+        const struct comm_stream *all = e->reduce[b->group], *replica = s->replica[b->group];
+        int64_t n = b->end - b->begin;
+        uint64_t parts =
+            all ? comm_reduce_scatter_scratch(all, n / comm_stream_size(all), &f32) : 0;
+        if (b->vectors && all) parts = comm_all_reduce_scratch(all, n, &f32);
+        uint64_t copies = replica ? comm_all_reduce_scratch(replica, n / b->shards, &f32) : 0;
+        if (check_room(parts, r->reduce_bytes[b->group], "gradients", err) != 0 ||
+            check_room(copies, r->replica_bytes[b->group], "copies of shards", err) != 0)
+            return -1;
+    }
+    for (int i = 0; i < e->model->param_count; i++) {
+        enum mesh_group_kind group = e->local.slices[i].partial;
+        if (group == GROUP_KIND_COUNT || !e->stream[group]) continue;
+        int64_t n = param_elements_padded(&e->model->params[i]);
+        if (n < r->partial_elements) n = r->partial_elements;
+        if (check_room(comm_all_reduce_scratch(e->stream[group], n, &f32), r->partial_bytes,
+                       "tensor-parallel ranks", err) != 0)
+            return -1;
+    }
+    uint64_t norm = 0;
+    for (int g = 0; g < FLAT_GROUPS; g++)
+        if (state_sharded(e) && e->reduce[g])
+            norm += comm_all_reduce_scratch(e->reduce[g], r->norm_blocks[g], &f64);
+    return check_room(norm, r->norm_scratch_bytes, "the gradient norm", err);
+}
+
 static bool open_tables(struct engine *e) {
     struct states *s = states_of(e);
     size_t params = (size_t)e->model->param_count, units = (size_t)e->flat.unit_count;
@@ -193,6 +234,7 @@ int states_open(struct engine *e, struct err *err) {
     set_units(e);
     set_params(e);
     set_scratch(e);
+    if (check_scratch(e, err) != 0) return -1;
     int64_t blocks[FLAT_GROUPS] = {0};
     for (size_t i = 0; i < params; i++) {
         enum flat_group g = e->model->params[i].expert < 0 ? FLAT_DENSE : FLAT_EXPERT;

@@ -102,6 +102,10 @@ static const struct line {
     L(false, "llama",  4, 2, 1, 2, 1, 1, 0, ONE, 1, 1),
     L(false, "llama",  2, 2, 1, 4, 1, 1, 0, ONE, 1, 1),
     L(false, "llama",  4, 1, 2, 2, 1, 0, 0, GPIPE, 1, 2),
+    // dropout
+    L(true, "gpt2",   1, 2, 1, 2, 1, 1, 0, ONE, 1, 1, .dropout = 0.1),
+    L(true, "gpt2",   2, 2, 2, 2, 1, 3, 0, ONE, 1, 1, .dropout = 0.1),
+    L(false, "llama", 2, 1, 2, 1, 1, 0, 0, ZBV, 2, 1, .dropout = 0.2),
     // bf16
     L(true, "llama",  2, 2, 1, 1, 1, 1, 0, ONE, 1, 1, .bf16 = true),
     L(false, "gpt2",   2, 1, 1, 2, 1, 0, 0, ZBV, 2, 1, .bf16 = true),
@@ -122,7 +126,8 @@ static struct world_layout one_process(const struct world_layout *l) {
                                  .chunks = 1,
                                  .rows = l->rows,
                                  .samples = l->samples,
-                                 .bf16 = l->bf16};
+                                 .bf16 = l->bf16,
+                                 .dropout = l->dropout};
 }
 
 // The base of a comparison by bits: docs/determinism.md.
@@ -211,3 +216,22 @@ BLOCK(7)
 BLOCK(8)
 BLOCK(9)
 _Static_assert(LINES <= 80, "a block more");
+
+// What the comparisons above must be able to see.
+TEST(control_other_runs_differ) {
+    struct world_layout l = one_process(&(struct world_layout){.model = "gpt2", .rows = 1}), v = l;
+    struct world_result plain, dropped, flipped;
+    char text[200];
+    world_run(&l, &plain);
+    v.dropout = 0.1;
+    world_run(&v, &dropped);
+    CHECK(!world_same(&plain, &dropped, 1));
+    CHECK(world_apart(&plain, &dropped, 1, text) != NULL);
+    world_run(&l, &flipped);
+    CHECK(world_same(&plain, &flipped, WORLD_STEPS));
+    ((unsigned char *)flipped.weights)[flipped.weight_count] ^= 1;
+    CHECK(!world_same(&plain, &flipped, WORLD_STEPS));
+    world_free(&plain);
+    world_free(&dropped);
+    world_free(&flipped);
+}

@@ -1,5 +1,6 @@
 #include "world.h"
 #include "base/random.h"
+#include "data/batch_share.h"
 #include "device/device.h"
 #include <math.h>
 #include <pthread.h>
@@ -105,6 +106,42 @@ static void fill(struct batch *b, int64_t first_sample, int vocab) {
     for (int i = 0; i < b->tokens; i++) {
         b->counted += b->target[i] >= 0;
         b->attended_pairs += b->attend_to[i] - b->attend_from[i];
+    }
+}
+
+// ---- routes
+// --------------------------------------------------------------------------------------
+
+static size_t routes_of_step(const struct world_layout *l, const struct model_config *c) {
+    return (size_t)c->layers * (size_t)samples_of(l) * WORLD_CONTEXT * (size_t)c->top_k;
+}
+
+// Moves a rank's choices of a step between the engine's order and that of the global batch.
+static void move_routes(const struct world_layout *l, const struct model_config *c, const int *at,
+                        const struct batch *batches, int32_t *global, int32_t *local, bool out) {
+    int micro_batches = world_micro_batches(l), each = WORLD_CONTEXT * l->rows / l->cp;
+    size_t token = (size_t)c->top_k * sizeof *local;
+    for (int m = 0; m < micro_batches; m++) {
+        struct batch_share share;
+        struct err err = {0};
+        void *memory = malloc(batch_share_bytes(batches[m].tokens, l->cp));
+        CHECK_OK(batch_share_make(&share, &batches[m], l->cp, at[MESH_CP],
+                                  l->per_document ? BATCH_BALANCE_DOCUMENT : BATCH_BALANCE_ROW,
+                                  memory, &err),
+                 err);
+        int64_t sample = (int64_t)(at[MESH_DP] * micro_batches + m) * l->rows;
+        for (int layer = 0; layer < c->layers; layer++)
+            for (int i = 0; i < each; i++) {
+                int64_t place = (layer * (int64_t)samples_of(l) + sample) * WORLD_CONTEXT +
+                                batch_share_global(&share, at[MESH_CP], i);
+                int64_t own = ((int64_t)layer * micro_batches + m) * each + i;
+                int32_t *g = global + place * c->top_k, *k = local + own * c->top_k;
+                if (!out)
+                    memcpy(k, g, token);
+                else if (k[0] != INT32_MIN) // of this rank's layers
+                    memcpy(g, k, token);
+            }
+        free(memory);
     }
 }
 
@@ -229,7 +266,9 @@ static void open_session(struct session *s, struct rank *r, const struct world_l
                                .beta1 = 0.9,
                                .beta2 = 0.95,
                                .eps = 1e-8,
-                               .weight_decay = 0.1};
+                               .weight_decay = 0.1,
+                               .dropout = l->dropout,
+                               .experts = l->experts};
     s->engine = engine_open(&w->model, &s->device, &o, &err);
     if (!s->engine) test_fail(__FILE__, __LINE__, "rank %d: %s", r->rank, err.text);
 }
@@ -290,7 +329,24 @@ static void *rank_main(void *argument) {
             fill(&batches[m],
                  (int64_t)step * samples_of(l) + (at[MESH_DP] * micro_batches + m) * l->rows,
                  w->model.config.vocab);
-        struct engine_step es = {.learning_rate = 0.003, .clip_norm = 1.0, .update = step + 1};
+        struct engine_routes routes = {.mode = l->replay    ? ROUTES_REPLAY
+                                               : l->compare ? ROUTES_COMPARE
+                                                            : ROUTES_RECORD};
+        const struct world_result *given = l->replay ? l->replay : l->compare;
+        size_t step_routes = routes_of_step(l, &w->model.config);
+        int64_t own_routes = engine_route_count(s.engine);
+        if (own_routes > 0) {
+            routes.expert = malloc((size_t)own_routes * sizeof *routes.expert);
+            for (int64_t i = 0; i < own_routes; i++) routes.expert[i] = INT32_MIN;
+            if (given)
+                move_routes(l, &w->model.config, at, batches,
+                            given->routes + (size_t)step * step_routes, routes.expert, false);
+            engine_use_routes(s.engine, &routes);
+        }
+        struct engine_step es = {.learning_rate = 0.003,
+                                 .clip_norm = 1.0,
+                                 .update = step + 1,
+                                 .dropout_seed = (uint64_t)step + 7};
         if (engine_run_step(s.engine, list, micro_batches, &es, &err) != 0)
             test_fail(__FILE__, __LINE__, "rank %d, step %d: %s", r->rank, step, err.text);
         pthread_mutex_lock(&w->lock);
@@ -299,7 +355,15 @@ static void *rank_main(void *argument) {
             out->loss[step] = es.loss;
             out->norm[step] = es.gradient_norm;
             out->counted = es.counted;
+            out->balance = es.expert_balance;
+            out->dropped += es.dropped;
         }
+        if (own_routes > 0 && routes.mode == ROUTES_RECORD)
+            move_routes(l, &w->model.config, at, batches, out->routes + (size_t)step * step_routes,
+                        routes.expert, true);
+        out->flipped += routes.flipped;
+        out->gap = fmax(out->gap, routes.gap);
+        free(routes.expert);
         pthread_mutex_unlock(&w->lock);
         wait_for_all(r);
         // every rank has the same figures
@@ -346,6 +410,7 @@ void world_run(const struct world_layout *layout, struct world_result *out) {
     size_t count = out->weight_count = w.first[w.model.param_count];
     out->ignored = calloc(count, 1);
     mark_ignored(&w, out->ignored);
+    out->routes = calloc(WORLD_STEPS * routes_of_step(layout, &config) + 1, sizeof *out->routes);
     out->weights = calloc(count, sizeof(float));
     out->moments = calloc(count, sizeof(float));
     out->initial = calloc(count, sizeof(float));
@@ -374,6 +439,7 @@ void world_free(struct world_result *r) {
     free(r->moments);
     free(r->initial);
     free(r->ignored);
+    free(r->routes);
 }
 
 bool world_same(const struct world_result *a, const struct world_result *b, int steps) {

@@ -24,7 +24,8 @@ struct world_layout {
     enum engine_recompute recompute;
     bool no_overlap;
     bool bf16, bf16_wire;
-    int steps;     // 0: WORLD_STEPS
+    int steps;                     // 0: WORLD_STEPS
+    double dropout;
     struct engine_experts experts; // models with experts
     // Routes of another run: replayed, or only compared with what this run chooses.
     const struct world_result *replay, *compare;
@@ -42,6 +43,12 @@ struct world_result {
     unsigned char *ignored;             // of each weight: its gradient is mathematically zero
     size_t weight_count;
     bool planned_is_allocated;
+    // of models with experts: choices [step][layer][sample][position][top_k], of the last step the
+    // figures of balance, over all steps what `compare` found
+    int32_t *routes;
+    double balance;
+    int64_t dropped, flipped;
+    double gap;
     bool copies_are_equal; // what several ranks hold has the same bits on all of them
 };
 
