@@ -126,7 +126,8 @@ struct comm {
     struct comm_stream *active[STREAM_LIMIT];
     int active_count;
     struct point *moving, **moving_end;
-    int64_t next_ns; // when a held message may go on
+    int64_t next_ns;    // when a held message may go on
+    bool long_messages; // some are under way
     double next_watch_seconds;
     struct record_lane lane;
 };

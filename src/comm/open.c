@@ -6,7 +6,8 @@
 #include <string.h>
 
 static const double WATCHDOG_SECONDS = 600;
-static const int CHUNK_BYTES = 1 << 30;
+// MPI moves a long message a little with each question; the end of a piece tells that it moves.
+static const int CHUNK_BYTES = 1 << 30, CHUNK_BYTES_MPI = 1 << 21;
 
 static const char *const kind_names[COMM_KIND_COUNT] = {
     [COMM_ALL_GATHER] = "all_gather",
@@ -42,7 +43,7 @@ static void comm_free(struct comm *comm) {
     free(comm);
 }
 
-static struct comm *comm_new(const struct comm_options *options, struct err *err) {
+static struct comm *comm_new(const struct comm_options *options, int chunk_bytes, struct err *err) {
     struct comm *comm = calloc(1, sizeof *comm);
     if (!comm) {
         err_set(err, ERR_MEMORY, "no memory for the state of communication");
@@ -50,7 +51,7 @@ static struct comm *comm_new(const struct comm_options *options, struct err *err
     }
     comm->options = *options;
     if (comm->options.watchdog_seconds <= 0) comm->options.watchdog_seconds = WATCHDOG_SECONDS;
-    if (comm->options.chunk_bytes <= 0) comm->options.chunk_bytes = CHUNK_BYTES;
+    if (comm->options.chunk_bytes <= 0) comm->options.chunk_bytes = chunk_bytes;
     pthread_mutex_init(&comm->lock, NULL);
     pthread_cond_init(&comm->changed, NULL);
     comm->new_points_end = &comm->new_points;
@@ -119,7 +120,7 @@ int comm_open_threads(struct comm **ends, int count, const struct comm_options *
     if (!transports) return err_set(err, ERR_MEMORY, "no memory for %d ranks", count);
     int result = transport_open_threads(transports, count, options, err), opened = 0;
     while (result == 0 && opened < count) {
-        struct comm *comm = comm_new(options, err);
+        struct comm *comm = comm_new(options, CHUNK_BYTES, err);
         if (comm) {
             comm->transport = transports[opened];
             if (start(comm, err) == 0) {
@@ -145,7 +146,7 @@ int comm_open_self(struct comm **out, const struct comm_options *options, struct
 }
 
 int comm_open_mpi(struct comm **out, const struct comm_options *options, struct err *err) {
-    struct comm *comm = comm_new(options, err);
+    struct comm *comm = comm_new(options, CHUNK_BYTES_MPI, err);
     if (!comm) return -1;
     comm->open = transport_open_mpi;
     if (start(comm, err) != 0) {

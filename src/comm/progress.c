@@ -12,7 +12,7 @@
 static const double NAP_LEAST_SECONDS = 20e-6, NAP_MOST_SECONDS = 200e-6;
 static const double ABORT_SECONDS = 0.3;
 static const double IDLE_SECONDS = 0.05; // news of a failure may come meanwhile
-enum { LOOKS_BEFORE_NAP = 8 };
+enum { LOOKS_BEFORE_NAP = 8, NAPS_OF_ONE_LENGTH = 8 };
 
 // ---- failure ------------------------------------------------------------------------------------
 
@@ -201,6 +201,7 @@ static bool go_round(struct comm *comm, bool *busy) {
     struct err err = {0};
     int result = 0;
     comm->next_ns = INT64_MAX;
+    comm->long_messages = false;
     take_over(comm);
     read_notes(comm);
     *busy = false;
@@ -228,15 +229,19 @@ static bool may_leave(struct comm *comm) {
     return leave;
 }
 
+// A nap of a thread that has to ask. While long messages are under way, whose parts move with each
+// question, it stays short for longer.
+static double nap_seconds(const struct comm *comm, int naps) {
+    int doublings = comm->long_messages ? naps / NAPS_OF_ONE_LENGTH : naps;
+    return fmin(NAP_LEAST_SECONDS * (1 << (doublings < 4 ? doublings : 4)), NAP_MOST_SECONDS);
+}
+
 // How long to sleep after `quiet` looks at which nothing moved; 0: look again.
 static double pause_seconds(const struct comm *comm, bool busy, int quiet) {
     if (!busy) return comm->transport->polled ? IDLE_SECONDS : 1e6;
     if (quiet < LOOKS_BEFORE_NAP) return 0;
-    double nap = IDLE_SECONDS;
-    if (comm->transport->polled)
-        nap = fmin(NAP_LEAST_SECONDS *
-                       (1 << (quiet - LOOKS_BEFORE_NAP < 4 ? quiet - LOOKS_BEFORE_NAP : 4)),
-                   NAP_MOST_SECONDS);
+    double nap =
+        comm->transport->polled ? nap_seconds(comm, quiet - LOOKS_BEFORE_NAP) : IDLE_SECONDS;
     if (comm->next_ns != INT64_MAX) nap = fmin(nap, (double)comm->next_ns * 1e-9 - clock_seconds());
     return fmin(nap, fmax(comm->next_watch_seconds - clock_seconds(), 0));
 }

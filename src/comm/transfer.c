@@ -2,6 +2,8 @@
 // messages with one tag gets them in order.
 #include "comm/internal.h"
 
+static const uint64_t LONG_BYTES = 1 << 16;
+
 static void next_piece(struct comm *comm, struct transfer *x) {
     uint64_t limit = (uint64_t)comm->options.chunk_bytes, left = x->bytes - x->done_bytes;
     x->request.data = x->data + x->done_bytes;
@@ -40,6 +42,7 @@ int transfer_poll(struct comm *comm, struct transfer *x, bool *moved, struct err
     }
     while (x->state == TRANSFER_MOVING) {
         int done = comm->transport->calls->test(comm->transport, &x->request, err);
+        if (done == 0) comm->long_messages |= x->request.bytes >= LONG_BYTES;
         if (done != 1) return done;
         *moved = true;
         x->done_bytes += x->request.bytes;

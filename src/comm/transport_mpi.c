@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NOTES_OUT = 64 }; // notes under way; one more is dropped
+enum { NOTES_SPARE = 64 }; // notes under way beyond one to each rank; one more is dropped
 
 struct mpi_end {
     struct transport base;
@@ -19,8 +19,9 @@ struct mpi_end {
     bool has_window;
     MPI_Request leaving;
     bool leaves;
-    MPI_Request note_in, notes_out[NOTES_OUT];
-    struct transport_note in, out[NOTES_OUT];
+    MPI_Request note_in, *notes_out;
+    struct transport_note in, *out;
+    int note_room;
 };
 
 static struct mpi_end *end_of(struct transport *t) {
@@ -92,7 +93,7 @@ static int mpi_test(struct transport *t, struct transport_request *r, struct err
 
 static void mpi_note_send(struct transport *t, int peer, const struct transport_note *note) {
     struct mpi_end *end = end_of(t);
-    for (int i = 0; i < NOTES_OUT; i++) {
+    for (int i = 0; i < end->note_room; i++) {
         int done = 1;
         if (end->notes_out[i] != MPI_REQUEST_NULL)
             MPI_Test(&end->notes_out[i], &done, MPI_STATUS_IGNORE);
@@ -102,6 +103,16 @@ static void mpi_note_send(struct transport *t, int peer, const struct transport_
                   MPI_COMM_WORLD, &end->notes_out[i]);
         return;
     }
+}
+
+static int open_notes(struct mpi_end *end, struct err *err) {
+    end->note_room = end->base.size + NOTES_SPARE;
+    end->notes_out = calloc((size_t)end->note_room, sizeof *end->notes_out);
+    end->out = calloc((size_t)end->note_room, sizeof *end->out);
+    if (!end->notes_out || !end->out)
+        return err_set(err, ERR_MEMORY, "no memory for notes to %d ranks", end->base.size);
+    for (int i = 0; i < end->note_room; i++) end->notes_out[i] = MPI_REQUEST_NULL;
+    return 0;
 }
 
 static void expect_note(struct mpi_end *end) {
@@ -200,6 +211,8 @@ static bool mpi_leave(struct transport *t) {
 static void end_free(struct mpi_end *end) {
     doorbell_close(&end->bell);
     free(end->base.hosts);
+    free(end->notes_out);
+    free(end->out);
     free(end);
 }
 
@@ -210,7 +223,7 @@ static void mpi_close(struct transport *t, bool failed) {
         MPI_Cancel(&end->note_in);
         MPI_Wait(&end->note_in, MPI_STATUS_IGNORE);
     }
-    for (int i = 0; i < NOTES_OUT; i++) MPI_Wait(&end->notes_out[i], MPI_STATUS_IGNORE);
+    for (int i = 0; i < end->note_room; i++) MPI_Wait(&end->notes_out[i], MPI_STATUS_IGNORE);
     if (end->has_window) MPI_Win_free(&end->link_window);
     MPI_Finalize();
     end_free(end);
@@ -248,9 +261,8 @@ int transport_open_mpi(struct transport **out, const struct comm_options *option
     doorbell_open(&end->bell);
     MPI_Comm_rank(MPI_COMM_WORLD, &t->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &t->size);
-    for (int i = 0; i < NOTES_OUT; i++) end->notes_out[i] = MPI_REQUEST_NULL;
-    if (check_world(options, t->size, err) != 0 || gather_hosts(t, options, err) != 0 ||
-        share_links(end, options, err) != 0) {
+    if (check_world(options, t->size, err) != 0 || open_notes(end, err) != 0 ||
+        gather_hosts(t, options, err) != 0 || share_links(end, options, err) != 0) {
         if (t->size == 1) MPI_Finalize(); // else the others may be at another place
         end_free(end);
         return -1;

@@ -136,6 +136,7 @@ static int local_test(struct transport *t, struct transport_request *r, struct e
 static void local_note_send(struct transport *t, int peer, const struct transport_note *note) {
     struct mailbox *box = &world_of(t)->boxes[peer];
     pthread_mutex_lock(&box->lock);
+    if (box->note_count == NOTE_ROOM && note->kind == NOTE_FAILED) box->note_count--;
     if (box->note_count < NOTE_ROOM)
         box->notes[(box->note_first + box->note_count++) % NOTE_ROOM] = *note;
     pthread_mutex_unlock(&box->lock);
