@@ -63,7 +63,7 @@ static int check_stages(const struct layout *layout, int layers, struct err *err
 // of equals.
 static void split_even(struct layout *layout, int layers, bool count_ends) {
     int stages = layout_stages(layout);
-    int count[LAYOUT_MAX_STAGES], weight[LAYOUT_MAX_STAGES];
+    int count[LAYOUT_MAX_STAGES] = {0}, weight[LAYOUT_MAX_STAGES] = {0};
     for (int stage = 0; stage < stages; stage++) {
         count[stage] = 1;
         weight[stage] = 1 + (count_ends ? (stage == 0) + (stage == stages - 1) : 0);

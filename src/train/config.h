@@ -67,7 +67,7 @@ struct train_config {
     enum config_precision precision;
     enum engine_recompute recompute;
     double dropout;
-    bool resume, tensorboard;
+    bool resume, tensorboard, eval_at_end, checkpoint_at_end;
     int log_every, max_bad_steps;
     char trace[CONFIG_TEXT_BYTES];
     double gemm_seconds;
@@ -84,7 +84,6 @@ struct train_config {
     int chunks; // 0: the schedule's own
     enum config_placement placement;
     char pipeline_file[CONFIG_TEXT_BYTES], pipeline_layers[CONFIG_TEXT_BYTES];
-    bool count_ends;
 
     uint64_t bucket_bytes;
     enum config_reduce reduce;
@@ -96,15 +95,14 @@ struct train_config {
     enum config_cp_kind cp_kind;
     enum config_cp_balance cp_balance;
 
-    // model.aux_coefficient is moe.aux
-    double z_coefficient;
     enum config_aux_scope aux_scope;
+    double z_coefficient;       // moe.z; moe.aux is model.aux_coefficient
     double capacity, bias_rate; // 0: dropless; no bias
     int64_t wave;               // tokens; 0: planned from the model
 
     double watchdog_seconds, link_latency_seconds, link_bytes_per_second;
-    bool check_order;
     int ranks_per_host;
+    bool check_order, count_ends;
 
     double learning_rate, beta1, beta2, eps, weight_decay, clip;
 
@@ -115,13 +113,11 @@ struct train_config {
     enum schedule_decay decay_shape;
 
     int64_t eval_every, eval_batches;
-    bool eval_at_end;
 
     char checkpoint_folder[CONFIG_TEXT_BYTES];
     int64_t checkpoint_every, keep_every;
     int keep_last;
     uint64_t part_bytes;
-    bool checkpoint_at_end;
 };
 
 // Reads a file (NULL: none) and `key=value` words, fills in the rest, and checks all that can be

@@ -92,7 +92,7 @@ static void check_flat(const struct made *m) {
         CHECK_EQ_INT(bucket->shard_begin, shards);
         if (bucket->vectors) CHECK_EQ_INT(bucket->shards, 1);
         if (m->options.zero >= 2 && !bucket->vectors) CHECK(bucket->unit >= 0);
-        int64_t begin, end;
+        int64_t begin = 0, end = 0;
         for (int index = 0; index < bucket->shards; index++) { // side by side
             flat_shard(flat, i, index, &begin, &end);
             CHECK_EQ_INT(begin, at);
