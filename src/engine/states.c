@@ -167,6 +167,7 @@ static int check_scratch(const struct engine *e, struct err *err) {
     const struct states *s = states_of(e);
     const struct rank_state *r = &s->shape;
     struct comm_reduction f32 = comm_reduction_plain(DTYPE_F32, DTYPE_F32), f64 = f32;
+    struct comm_reduction sent = comm_reduction_plain(r->wire, DTYPE_F32);
     f64.wire_bytes = f64.out_bytes = sizeof(double);
     if (!e->options.train) return 0;
     for (int i = 0; i < e->flat.bucket_count; i++) {
@@ -174,7 +175,7 @@ static int check_scratch(const struct engine *e, struct err *err) {
         const struct comm_stream *all = e->reduce[b->group], *replica = s->replica[b->group];
         int64_t n = b->end - b->begin;
         uint64_t parts =
-            all ? comm_reduce_scatter_scratch(all, n / comm_stream_size(all), &f32) : 0;
+            all ? comm_reduce_scatter_scratch(all, n / comm_stream_size(all), &sent) : 0;
         if (b->vectors && all) parts = comm_all_reduce_scratch(all, n, &f32);
         uint64_t copies = replica ? comm_all_reduce_scratch(replica, n / b->shards, &f32) : 0;
         if (check_room(parts, r->reduce_bytes[b->group], "gradients", err) != 0 ||

@@ -57,7 +57,11 @@ static void describe_elements(struct rank_state *r, const struct rank_shape *s) 
         if (rank_state_late(b)) r->late_elements += bucket_elements(b);
         if (ranks == 1) continue;
         if (!b->vectors) r->wire_elements = larger(r->wire_elements, bucket_elements(b));
-        uint64_t reduce = rank_sum_scratch_bytes(bucket_elements(b), ranks, sizeof(float));
+        int members = s->zero > 0 ? b->shards : ranks;
+        int64_t parts = (members - 1) * (bucket_elements(b) / members);
+        uint64_t reduce = b->vectors
+                              ? rank_sum_scratch_bytes(bucket_elements(b), ranks, sizeof(float))
+                              : (uint64_t)parts * dtype_bytes(r->wire);
         uint64_t replica =
             rank_sum_scratch_bytes(bucket_elements(b) / b->shards, ranks, sizeof(float));
         if (reduce > r->reduce_bytes[b->group]) r->reduce_bytes[b->group] = reduce;

@@ -1,0 +1,257 @@
+// Sums and norms of gradients that are put in by hand: the examples of small numbers whose results
+// are known exactly.
+#include "engine/state.h"
+#include "world.h"
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ranks; // of one test
+struct seat {
+    struct ranks *ranks;
+    struct comm *comm;
+    int rank;
+    pthread_t thread;
+    double norm;
+    float found[2];
+};
+struct ranks {
+    struct layout layout;
+    struct model_config config;
+    void (*use)(struct engine *e, struct seat *seat);
+    struct seat seats[8];
+};
+
+static void *seat_main(void *argument) {
+    struct seat *seat = argument;
+    struct ranks *r = seat->ranks;
+    struct err err = {0};
+    struct device device;
+    struct device_cpu_options cpu = {.threads = 1};
+    struct model model;
+    CHECK_OK(device_cpu_open(&device, &cpu, &err), err);
+    CHECK_OK(model_describe(&model, &r->config, &err), err);
+    struct engine_parallel parallel = {.comm = seat->comm,
+                                       .rank = seat->rank,
+                                       .layout = &r->layout,
+                                       .schedule = PIPELINE_1F1B,
+                                       .prefetch = 1,
+                                       .gathers_in_flight = 1};
+    struct engine_options o = {.parallel = &parallel,
+                               .compute = DTYPE_F32,
+                               .rows = 1,
+                               .context = WORLD_CONTEXT,
+                               .micro_batches = 4,
+                               .train = true,
+                               .beta1 = 0.9,
+                               .beta2 = 0.95,
+                               .eps = 1e-8};
+    struct engine *e = engine_open(&model, &device, &o, &err);
+    if (!e) test_fail(__FILE__, __LINE__, "rank %d: %s", seat->rank, err.text);
+    engine_initialise(e, 1);
+    states_begin(e, 1);
+    r->use(e, seat);
+    engine_close(e);
+    model_free(&model);
+    device.close(&device);
+    return NULL;
+}
+
+static void sit_down(struct ranks *r, const char *model, int pp, int dp, int ep, int zero,
+                     void (*use)(struct engine *, struct seat *)) {
+    struct err err = {0};
+    struct comm *ends[8];
+    int n = pp * dp;
+    *r = (struct ranks){.config = world_model(model), .use = use};
+    r->layout = (struct layout){.mesh = {.size = {pp, dp, 1, 1},
+                                         .order = {MESH_PP, MESH_DP, MESH_CP, MESH_TP},
+                                         .ep = ep,
+                                         .shard = dp},
+                                .chunks = 1,
+                                .zero = zero};
+    CHECK_OK(layout_split_layers(&r->layout, &r->config, NULL, 0, false, &err), err);
+    struct comm_options options = {.watchdog_seconds = 30};
+    CHECK_OK(comm_open_threads(ends, n, &options, &err), err);
+    for (int i = 0; i < n; i++) {
+        r->seats[i] = (struct seat){.ranks = r, .comm = ends[i], .rank = i};
+        CHECK(pthread_create(&r->seats[i].thread, NULL, seat_main, &r->seats[i]) == 0);
+    }
+    for (int i = 0; i < n; i++) pthread_join(r->seats[i].thread, NULL);
+    for (int i = 0; i < n; i++) comm_close(ends[i]);
+}
+
+// The element of this rank's gradients at a place of a whole tensor, or NULL.
+static float *gradient_at(struct engine *e, const char *name, int64_t row, int64_t column) {
+    struct err err = {0};
+    struct tensor_slice *slices;
+    int count;
+    float *found = NULL;
+    CHECK_OK(engine_slices(e, ENGINE_GRADIENTS, &slices, &count, &err), err);
+    for (int i = 0; i < count; i++) {
+        const struct tensor_slice *s = &slices[i];
+        if (strcmp(s->name, name) != 0 || row < s->row || row >= s->row + s->rows ||
+            column < s->column || column >= s->column + s->columns)
+            continue;
+        found = (float *)s->data + (row - s->row) * s->stride + (column - s->column);
+    }
+    free(slices);
+    return found;
+}
+
+static void put(struct engine *e, const char *name, int64_t row, int64_t column, float value) {
+    float *at = gradient_at(e, name, row, column);
+    if (at) *at = value;
+}
+
+// ---- requirement 30: every logical parameter once, wherever experts live
+// -------------------------
+
+static void norm_of_12_3_4(struct engine *e, struct seat *seat) {
+    put(e, "layers.1.attention.out.weight", 5, 7, 12);
+    put(e, "layers.0.experts.0.up.weight", 1, 2, 3);
+    put(e, "layers.2.experts.3.down.weight", 3, 4, 4);
+    seat->norm = states_norm(e);
+}
+
+static int expert_elements(struct engine *e, struct seat *seat) {
+    (void)seat;
+    return (gradient_at(e, "layers.0.experts.0.up.weight", 1, 2) != NULL) +
+           (gradient_at(e, "layers.2.experts.3.down.weight", 3, 4) != NULL);
+}
+
+static void count_experts(struct engine *e, struct seat *seat) {
+    seat->norm = expert_elements(e, seat);
+}
+
+TEST(norm_counts_each_expert_once) {
+    struct ranks r;
+    sit_down(&r, "moe", 1, 2, 2, 0, count_experts);
+    CHECK(r.seats[0].norm == 1 && r.seats[1].norm == 1); // they do live on different ranks
+    for (int zero = 0; zero < 4; zero++)
+        for (int ep = 1; ep <= 4; ep *= 2) {
+            sit_down(&r, "moe", 1, 4, ep, zero, norm_of_12_3_4);
+            for (int i = 0; i < 4; i++) CHECK(r.seats[i].norm == 13.0);
+        }
+    sit_down(&r, "moe", 2, 2, 2, 1, norm_of_12_3_4);
+    for (int i = 0; i < 4; i++) CHECK(r.seats[i].norm == 13.0);
+}
+
+// A gradient that is no number on one rank is one on all: they skip the same step.
+static void put_nan(struct engine *e, struct seat *seat) {
+    put(e, "layers.0.attention.out.weight", 0, 0, NAN);
+    seat->norm = states_norm(e);
+}
+
+TEST(norm_that_is_no_number_is_none_anywhere) {
+    struct ranks r;
+    for (int zero = 0; zero < 3; zero++) {
+        sit_down(&r, "untied", 2, 2, 1, zero, put_nan);
+        for (int i = 0; i < 4; i++) CHECK(isnan(r.seats[i].norm));
+    }
+}
+
+// ---- requirement 32: first the two ends of a tied table, then the data ranks
+// ---------------------
+
+static void tied_33(struct engine *e, struct seat *seat) {
+    int dp = e->local.at[MESH_DP];
+    int table = e->param[PARAM_EMBEDDING];
+    int64_t hidden = e->model->config.hidden;
+    if (e->flat.unit_embedding >= 0) { // looked up: row 3, and in one rank row 8
+        float *rows = e->single[SINGLE_LOOKUP];
+        int32_t *ids = e->single[SINGLE_LOOKUP_IDS];
+        e->looked_up = 1 + dp;
+        ids[0] = 3, ids[1] = 8;
+        memset(rows, 0, (size_t)(2 * hidden) * sizeof *rows);
+        rows[5] = dp ? 2 : 1;
+        rows[hidden + 5] = 7;
+    }
+    if (e->flat.unit_head >= 0) {
+        float *head = e->param_at[table].gradient;
+        memset(head, 0, (size_t)param_elements_padded(&e->model->params[table]) * sizeof *head);
+        head[3 * hidden + 5] = dp ? 20 : 10;
+    }
+    states_finish_gradients(e);
+    const float *sum = gradient_at(e, "embedding.weight", 3, 5);
+    const float *other = gradient_at(e, "embedding.weight", 8, 5);
+    seat->found[0] = sum ? *sum : -1;
+    seat->found[1] = other ? *other : -1;
+}
+
+TEST(tied_ends_are_added_before_data_ranks) {
+    struct ranks r;
+    for (int zero = 0; zero < 4; zero++)
+        for (int pp = 1; pp <= 2; pp++) {
+            sit_down(&r, "gpt2", pp, 2, 1, zero, tied_33);
+            int found = 0;
+            for (int i = 0; i < 2 * pp; i++) {
+                if (r.seats[i].found[0] < 0) continue; // in another rank's shard
+                CHECK(r.seats[i].found[0] == 33 && r.seats[i].found[1] == 7);
+                found++;
+            }
+            CHECK_EQ_INT(found, zero ? pp : 2 * pp);
+        }
+}
+
+// ---- what every rank says it holds
+// ---------------------------------------------------------------
+
+enum { MOST_ELEMENTS = 1 << 17, MOST_COPIES = 32 };
+static unsigned char *held; // [element][copy] of the whole model; filled by one thread at a time
+static pthread_mutex_t holding = PTHREAD_MUTEX_INITIALIZER;
+
+static void note_slices(struct engine *e, struct seat *seat) {
+    struct err err = {0};
+    struct tensor_slice *slices;
+    int count;
+    (void)seat;
+    CHECK_OK(engine_slices(e, ENGINE_MASTER, &slices, &count, &err), err);
+    pthread_mutex_lock(&holding);
+    for (int i = 0; i < count; i++) {
+        const struct tensor_slice *s = &slices[i];
+        int64_t first = 0, columns;
+        int p = 0;
+        for (; strcmp(e->whole->params[p].name, s->name) != 0; p++)
+            first += param_elements(&e->whole->params[p]);
+        columns = e->whole->params[p].columns;
+        CHECK(s->copies >= 1 && s->copies <= MOST_COPIES && s->copy >= 0 && s->copy < s->copies);
+        CHECK(s->rows > 0 && s->columns > 0 && s->row >= 0 && s->column >= 0);
+        CHECK(s->row + s->rows <= e->whole->params[p].rows && s->column + s->columns <= columns);
+        for (int64_t row = s->row; row < s->row + s->rows; row++)
+            for (int64_t column = s->column; column < s->column + s->columns; column++)
+                for (int c = 0; c < MOST_COPIES; c++) // numbers behind the last copy count as there
+                    if (c == s->copy || (s->copy == 0 && c >= s->copies))
+                        held[(first + row * columns + column) * MOST_COPIES + c]++;
+    }
+    pthread_mutex_unlock(&holding);
+    free(slices);
+}
+
+TEST(every_copy_of_every_element_is_held_once) {
+    static const struct {
+        const char *model;
+        int pp, dp, ep, zero;
+    } cases[] = {{"llama", 1, 3, 1, 0}, {"llama", 1, 3, 1, 1},  {"gpt2", 2, 2, 1, 0},
+                 {"gpt2", 2, 3, 1, 3},  {"untied", 4, 2, 1, 2}, {"moe", 1, 4, 2, 0},
+                 {"moe", 2, 4, 2, 3},   {"moe", 1, 4, 4, 1}};
+    held = malloc(MOST_ELEMENTS * MOST_COPIES);
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        struct ranks r;
+        struct err err = {0};
+        struct model whole;
+        memset(held, 0, MOST_ELEMENTS * MOST_COPIES);
+        sit_down(&r, cases[k].model, cases[k].pp, cases[k].dp, cases[k].ep, cases[k].zero,
+                 note_slices);
+        CHECK_OK(model_describe(&whole, &r.config, &err), err);
+        int64_t elements = 0;
+        for (int p = 0; p < whole.param_count; p++) elements += param_elements(&whole.params[p]);
+        CHECK(elements <= MOST_ELEMENTS);
+        for (int64_t i = 0; i < elements * MOST_COPIES; i++)
+            if (held[i] != 1)
+                test_fail(__FILE__, __LINE__, "case %zu: element %lld, copy %d is held %d times", k,
+                          (long long)(i / MOST_COPIES), (int)(i % MOST_COPIES), held[i]);
+        model_free(&whole);
+    }
+    free(held);
+}
