@@ -69,7 +69,8 @@ uint64_t product_workspace_bytes(const struct product_kernels *kernels, int thre
                       : spec->columns < PRODUCT_STRIPE ? spec->columns
                                                        : PRODUCT_STRIPE;
     uint64_t own = (uint64_t)PRODUCT_ROWS * (PRODUCT_COLUMNS + PRODUCT_INNER) * sizeof(float);
-    return round_64(product_pack_bytes(kernels, spec->inner, columns)) + (uint64_t)threads * own;
+    return round_64(product_pack_bytes(kernels, spec->inner, columns, spec->in_type)) +
+           (uint64_t)threads * own;
 }
 
 static uint64_t plan_bytes(const struct plan *plan, const struct gemm_entry *entry) {
@@ -229,7 +230,7 @@ static uint64_t pack_bytes(struct device *device, const struct device_weight *we
     if (cpu->own_products) {
         int64_t inner = backward ? weight->n : weight->k,
                 columns = backward ? weight->k : weight->n;
-        return round_64(product_pack_bytes(cpu->own_products, inner, columns));
+        return round_64(product_pack_bytes(cpu->own_products, inner, columns, weight->type));
     }
     if (converts(cpu, weight->type)) return round_64((uint64_t)(weight->n * weight->k) * 4);
     omp_set_num_threads(device->threads);

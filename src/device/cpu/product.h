@@ -9,7 +9,7 @@
 // As gemm_spec says, with any in_type and out_type; b_packed: panels that `pack` made.
 typedef void product_run(int threads, const struct gemm_spec *spec, const void *a, const void *b,
                          const float *bias, void *c, void *workspace);
-typedef void product_pack(int threads, const struct gemm_spec *spec, const void *b, float *panels);
+typedef void product_pack(int threads, const struct gemm_spec *spec, const void *b, void *panels);
 
 struct product_kernels {
     product_run *run;
@@ -20,11 +20,11 @@ struct product_kernels {
 // One per instruction set.
 extern const struct product_kernels product_kernels_portable, product_kernels_avx2;
 
-// FP32 values of a packed B [inner, columns].
+// Of a packed B [inner, columns], which has its elements' type.
 static inline uint64_t product_pack_bytes(const struct product_kernels *kernels, int64_t inner,
-                                          int64_t columns) {
+                                          int64_t columns, enum dtype type) {
     int64_t panels = (columns + kernels->panel - 1) / kernels->panel;
-    return (uint64_t)(panels * kernels->panel * inner) * sizeof(float);
+    return (uint64_t)(panels * kernels->panel * inner) * dtype_bytes(type);
 }
 uint64_t product_workspace_bytes(const struct product_kernels *kernels, int threads,
                                  const struct gemm_spec *spec);

@@ -20,21 +20,21 @@ SIMD_INLINE simd_f multiply_add(float a, simd_f b, simd_f c) {
 
 // ---- B in panels -------------------------------------------------------------------------------
 
-// Rows [0, inner) of columns [0, count) of a B that is stored by rows.
+// Panels have the type of B. Rows [0, inner) of columns [0, count) of a B that is stored by rows.
 SIMD_INLINE void pack_panel(int64_t inner, int64_t count, const void *b, int64_t stride,
-                            enum dtype type, float *to) {
-    for (int64_t p = 0; p < inner; p++, to += PANEL)
+                            enum dtype type, void *to) {
+    for (int64_t p = 0; p < inner; p++)
         for (int i = 0; i < PANEL; i += W) {
             simd_f x = count - i >= W ? simd_load(b, p * stride + i, type)
                        : count > i    ? simd_load_part(b, p * stride + i, count - i, type)
                                       : simd_zero();
-            simd_store(to, i, DTYPE_F32, x);
+            simd_store(to, p * PANEL + i, type, x);
         }
 }
 
 // The same of a B that is stored by columns.
 SIMD_INLINE void pack_panel_turned(int64_t inner, int64_t count, const void *b, int64_t stride,
-                                   enum dtype type, float *to) {
+                                   enum dtype type, void *to) {
     enum { STEPS = 16 };
     for (int64_t p = 0; p < inner; p += STEPS) {
         float rows[PANEL][STEPS];
@@ -49,12 +49,16 @@ SIMD_INLINE void pack_panel_turned(int64_t inner, int64_t count, const void *b, 
                                 simd_load_upto(b, i * stride + p + s, steps - s, type));
         }
         for (int64_t s = 0; s < steps; s++)
-            for (int i = 0; i < PANEL; i++) to[(p + s) * PANEL + i] = rows[i][s];
+            for (int i = 0; i < PANEL; i += W) {
+                simd_f x;
+                for (int j = 0; j < W; j++) x[j] = rows[i + j][s];
+                simd_store(to, (p + s) * PANEL + i, type, x);
+            }
     }
 }
 
 static void pack_columns(int threads, const struct gemm_spec *spec, const void *b, int64_t first,
-                         int64_t end, float *panels) {
+                         int64_t end, void *panels) {
     bool narrow = spec->in_type == DTYPE_BF16;
     size_t size = dtype_bytes(spec->in_type);
     int64_t k = spec->inner, stride = spec->b_stride, count = cpu_chunks(end - first, PANEL);
@@ -63,7 +67,7 @@ static void pack_columns(int threads, const struct gemm_spec *spec, const void *
         int64_t column = first + i * PANEL, left = end - column < PANEL ? end - column : PANEL;
         const char *from =
             (const char *)b + (size_t)(spec->b_transposed ? column * stride : column) * size;
-        float *to = panels + i * PANEL * k;
+        void *to = (char *)panels + (size_t)(i * PANEL * k) * size;
         if (spec->b_transposed) {
             if (narrow) pack_panel_turned(k, left, from, stride, DTYPE_BF16, to);
             if (!narrow) pack_panel_turned(k, left, from, stride, DTYPE_F32, to);
@@ -74,7 +78,7 @@ static void pack_columns(int threads, const struct gemm_spec *spec, const void *
     }
 }
 
-static void pack(int threads, const struct gemm_spec *spec, const void *b, float *panels) {
+static void pack(int threads, const struct gemm_spec *spec, const void *b, void *panels) {
     pack_columns(threads, spec, b, 0, spec->columns, panels);
 }
 
@@ -86,16 +90,16 @@ struct rows_of_a { // element (m, p) at at[m row + p step]
 };
 
 // `rows` by one panel: c (+)= a b, c [rows][PRODUCT_COLUMNS].
-SIMD_INLINE void multiply(const int rows, int64_t steps, const struct rows_of_a a, const float *b,
-                          float *c, bool first) {
+SIMD_INLINE void multiply(const int rows, int64_t steps, const struct rows_of_a a, const void *b,
+                          const enum dtype type, float *c, bool first) {
     simd_f sum[MR][2];
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < 2; j++)
             sum[i][j] = first ? simd_zero() : simd_load(c + i * PRODUCT_COLUMNS, j * W, DTYPE_F32);
     const float *ap = a.at;
-    for (int64_t p = 0; p < steps; p++, ap += a.step, b += PANEL) {
-        simd_f b0 = simd_load(b, 0, DTYPE_F32), b1 = simd_load(b, W, DTYPE_F32);
+    for (int64_t p = 0; p < steps; p++, ap += a.step) {
+        simd_f b0 = simd_load(b, p * PANEL, type), b1 = simd_load(b, p * PANEL + W, type);
 #pragma GCC unroll 6
         for (int i = 0; i < rows; i++) {
             float x = ap[i * a.row];
@@ -109,31 +113,40 @@ SIMD_INLINE void multiply(const int rows, int64_t steps, const struct rows_of_a 
             simd_store(c + i * PRODUCT_COLUMNS, j * W, DTYPE_F32, sum[i][j]);
 }
 
-static void multiply_rows(int64_t rows, int64_t steps, const struct rows_of_a a, const float *b,
-                          float *c, bool first) {
+SIMD_INLINE void multiply_rows(int64_t rows, int64_t steps, const struct rows_of_a a, const void *b,
+                               const enum dtype type, float *c, bool first) {
     switch (rows) {
     case 1:
-        multiply(1, steps, a, b, c, first);
+        multiply(1, steps, a, b, type, c, first);
         break;
     case 2:
-        multiply(2, steps, a, b, c, first);
+        multiply(2, steps, a, b, type, c, first);
         break;
     case 3:
-        multiply(3, steps, a, b, c, first);
+        multiply(3, steps, a, b, type, c, first);
         break;
     case 4:
-        multiply(4, steps, a, b, c, first);
+        multiply(4, steps, a, b, type, c, first);
         break;
     case 5:
-        multiply(5, steps, a, b, c, first);
+        multiply(5, steps, a, b, type, c, first);
         break;
     default:
         if (a.step == 1) {
-            multiply(MR, steps, (struct rows_of_a){a.at, a.row, 1}, b, c, first);
+            multiply(MR, steps, (struct rows_of_a){a.at, a.row, 1}, b, type, c, first);
         } else {
-            multiply(MR, steps, (struct rows_of_a){a.at, 1, a.step}, b, c, first);
+            multiply(MR, steps, (struct rows_of_a){a.at, 1, a.step}, b, type, c, first);
         }
     }
+}
+
+static void multiply_bf16(int64_t rows, int64_t steps, const struct rows_of_a a, const void *b,
+                          float *c, bool first) {
+    multiply_rows(rows, steps, a, b, DTYPE_BF16, c, first);
+}
+static void multiply_f32(int64_t rows, int64_t steps, const struct rows_of_a a, const void *b,
+                         float *c, bool first) {
+    multiply_rows(rows, steps, a, b, DTYPE_F32, c, first);
 }
 
 struct tile {
@@ -178,18 +191,21 @@ SIMD_INLINE void finish_row(const struct gemm_spec *spec, const float *sums, int
 // `panels` are those of the stripe that begins at column `stripe` of C; `own` is the thread's
 // memory.
 static void compute_tile(const struct gemm_spec *spec, const struct tile *t, int64_t stripe,
-                         const void *a, const float *panels, const float *bias, void *c,
+                         const void *a, const void *panels, const float *bias, void *c,
                          float *own) {
+    bool narrow = spec->in_type == DTYPE_BF16;
     float *sums = own, *copy = own + PRODUCT_ROWS * PRODUCT_COLUMNS;
     for (int64_t p = 0; p < spec->inner; p += PRODUCT_INNER) {
         int64_t steps = spec->inner - p < PRODUCT_INNER ? spec->inner - p : PRODUCT_INNER;
         struct rows_of_a rows = tile_of_a(spec, a, t, p, steps, copy);
         for (int64_t j = 0; j < t->columns; j += PANEL) {
-            const float *b = panels + ((t->column + j) * spec->inner + p * PANEL);
+            int64_t at = (t->column + j) * spec->inner + p * PANEL;
+            const void *b = (const char *)panels + (size_t)at * dtype_bytes(spec->in_type);
             for (int64_t m = 0; m < t->rows; m += MR) {
                 struct rows_of_a some = {rows.at + m * rows.row, rows.row, rows.step};
-                multiply_rows(t->rows - m < MR ? t->rows - m : MR, steps, some, b,
-                              sums + m * PRODUCT_COLUMNS + j, p == 0);
+                (narrow ? multiply_bf16 : multiply_f32)(t->rows - m < MR ? t->rows - m : MR, steps,
+                                                        some, b, sums + m * PRODUCT_COLUMNS + j,
+                                                        p == 0);
             }
         }
     }
@@ -214,18 +230,19 @@ static int64_t tile_columns(int threads, int64_t row_tiles, int64_t columns) {
 
 static void run(int threads, const struct gemm_spec *spec, const void *a, const void *b,
                 const float *bias, void *c, void *workspace) {
-    float *panels = workspace;
+    char *panels = workspace;
     int64_t stripe = spec->b_packed ? spec->columns : PRODUCT_STRIPE;
     int64_t packed = spec->b_packed           ? 0
                      : spec->columns < stripe ? cpu_chunks(spec->columns, PANEL) * PANEL
                                               : stripe;
-    float *own = panels + (packed * spec->inner + 15) / 16 * 16;
+    size_t panel_bytes = (size_t)(packed * spec->inner) * dtype_bytes(spec->in_type);
+    float *own = (float *)(panels + (panel_bytes + 63) / 64 * 64);
     int64_t each = PRODUCT_ROWS * (PRODUCT_COLUMNS + PRODUCT_INNER);
     int64_t row_tiles = cpu_chunks(spec->rows, PRODUCT_ROWS);
     for (int64_t first = 0; first < spec->columns; first += stripe) {
         int64_t columns = spec->columns - first < stripe ? spec->columns - first : stripe;
         if (!spec->b_packed) pack_columns(threads, spec, b, first, first + columns, panels);
-        const float *used = spec->b_packed ? b : panels;
+        const void *used = spec->b_packed ? b : panels;
         int64_t wide = tile_columns(threads, row_tiles, columns);
         int64_t tiles = row_tiles * cpu_chunks(columns, wide);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
