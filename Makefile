@@ -7,7 +7,7 @@ FILTER ?=
 BUILD ?= build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test bench check format sanitize demo loss-picture schedule-pictures install test-onednn3 test-mpich test-cluster clean
+.PHONY: help setup build test test-parallel bench check format sanitize demo loss-picture schedule-pictures install test-onednn3 test-mpich test-cluster clean
 
 help: ## lists the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -23,6 +23,9 @@ build: setup ## builds the program, build/weft
 
 test: build ## runs all tests; DATA=DIR adds external data, FILTER=WORD picks tests by name
 	@WEFT_TEST_DATA="$(abspath $(DATA))" scripts/run-tests $(BUILD) "$(FILTER)"
+
+test-parallel: build ## the whole equivalence matrix: every layout of tests/parallel (about half an hour)
+	@WEFT_TEST_ALL=1 scripts/run-tests $(BUILD) matrix
 
 bench: build ## runs the benchmarks of docs/performance.md
 	@scripts/bench $(BUILD)

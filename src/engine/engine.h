@@ -85,7 +85,8 @@ void engine_weights_changed(struct engine *engine);
 // part-free param names, logical shape without padding (padding rows are behind the logical ones).
 // ENGINE_MOMENTS: "NAME.moment1", "NAME.moment2". ENGINE_GRADIENTS: the last step's, unclipped. The
 // caller frees `*tensors` with free().
-enum engine_part { ENGINE_MASTER, ENGINE_MOMENTS, ENGINE_GRADIENTS };
+// ENGINE_EXPERT_BIAS (engine_slices only): "layers.N.router.bias" of layers with experts.
+enum engine_part { ENGINE_MASTER, ENGINE_MOMENTS, ENGINE_GRADIENTS, ENGINE_EXPERT_BIAS };
 int engine_tensors(struct engine *engine, enum engine_part part, struct tensor **tensors,
                    int *count, struct err *err);
 

@@ -39,23 +39,28 @@ static void set_copies(const struct engine *e, int param, int part, struct tenso
     slice->copy = (p->tied_copy * tp + tp_copy) * data + data_copy;
 }
 
+static struct tensor_slice *next_slice(struct slicing *out) { // NULL when memory is short
+    if (out->count == out->capacity) {
+        int capacity = out->capacity ? 2 * out->capacity : 64;
+        struct tensor_slice *more = realloc(out->slices, (size_t)capacity * sizeof *more);
+        out->failed = out->failed || !more;
+        if (!more) return NULL;
+        out->slices = more;
+        out->capacity = capacity;
+    }
+    return &out->slices[out->count++];
+}
+
 static void add_box(struct slicing *out, const struct source *from, int part, int64_t part_begin,
                     int64_t at, int64_t rows, int64_t columns) {
     const struct engine *e = from->e;
     const struct param *p = &e->model->params[from->param];
     const struct param_slice *slice = &e->local.slices[from->param];
     const struct param *whole = &e->whole->params[slice->whole];
-    if (out->count == out->capacity) {
-        int capacity = out->capacity ? 2 * out->capacity : 64;
-        struct tensor_slice *more = realloc(out->slices, (size_t)capacity * sizeof *more);
-        out->failed = out->failed || !more;
-        if (!more) return;
-        out->slices = more;
-        out->capacity = capacity;
-    }
     int64_t before = 0; // rows of the whole's earlier parts
     for (int i = 0; i < part; i++) before += whole->part_rows[i];
-    struct tensor_slice *box = &out->slices[out->count++];
+    struct tensor_slice *box = next_slice(out);
+    if (!box) return;
     *box = (struct tensor_slice){.type = from->type,
                                  .dims = param_is_matrix(p) ? 2 : 1,
                                  .shape = {whole->rows, whole->columns},
@@ -121,6 +126,25 @@ static void add_param(struct slicing *out, struct engine *e, enum engine_part pa
     add_piece(out, &from);
 }
 
+// All ranks that hold the layer have the same values.
+static void add_expert_bias(struct slicing *out, struct engine *e, int layer) {
+    const struct mesh *m = &e->layout.mesh;
+    float *bias = engine_expert_bias(e, layer);
+    if (!bias || e->layers[layer].param[PARAM_ROUTER] < 0) return;
+    struct tensor_slice *s = next_slice(out);
+    if (!s) return;
+    *s = (struct tensor_slice){.type = DTYPE_F32,
+                               .dims = 1,
+                               .shape = {e->whole->config.experts, 1},
+                               .rows = e->whole->config.experts,
+                               .columns = 1,
+                               .stride = 1,
+                               .data = bias,
+                               .copies = m->size[MESH_TP] * m->size[MESH_DP] * m->size[MESH_CP]};
+    s->copy = mesh_data_index(m, e->rank) * m->size[MESH_TP] + e->tp_index;
+    snprintf(s->name, sizeof s->name, "layers.%d.router.bias", e->layers[layer].whole);
+}
+
 int engine_slices(struct engine *engine, enum engine_part part, struct tensor_slice **slices,
                   int *count, struct err *err) {
     struct slicing out = {NULL, 0, 0, false};
@@ -128,7 +152,11 @@ int engine_slices(struct engine *engine, enum engine_part part, struct tensor_sl
         return err_set(err, ERR_INTERNAL,
                        "gradients and moments were asked of an engine that was opened without "
                        "training");
-    for (int i = 0; i < engine->model->param_count; i++) add_param(&out, engine, part, i);
+    if (part == ENGINE_EXPERT_BIAS) {
+        for (int l = 0; l < engine->model->config.layers; l++) add_expert_bias(&out, engine, l);
+    } else {
+        for (int i = 0; i < engine->model->param_count; i++) add_param(&out, engine, part, i);
+    }
     if (out.failed) {
         free(out.slices);
         return err_set(err, ERR_MEMORY, "no memory for the list of %d parameters' pieces",

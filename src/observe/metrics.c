@@ -124,6 +124,11 @@ void metrics_put_step(struct metrics *m, const struct metrics_step *s) {
     put_number(t, "mfu", s->mfu.full);
     put_number(t, "mfu_causal", s->mfu.causal);
     put_number(t, "hfu", s->mfu.hfu);
+    if (s->has_experts) {
+        put_number(t, "expert_balance", s->expert_balance);
+        put_number(t, "expert_max_load", s->expert_max_load);
+        text_printf(t, ",\"dropped_choices\":%lld", (long long)s->dropped);
+    }
     text_printf(t, ",\"resident_bytes\":%llu}\n", (unsigned long long)s->resident_bytes);
     push(m);
 }

@@ -39,6 +39,11 @@ struct metrics_step {
     double cores_busy; // share of the compute threads' time
     uint64_t resident_bytes;
     struct mfu mfu;
+    // of layers with experts (has_experts): E sum f p, the largest load over the mean, and choices
+    // dropped beyond the capacity
+    bool has_experts;
+    double expert_balance, expert_max_load;
+    int64_t dropped;
 };
 void metrics_put_step(struct metrics *m, const struct metrics_step *s);
 // {"event":NAME,"step":N,"time":...,FIELDS}: `fields` is JSON members without braces, or "".

@@ -11,28 +11,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-// This rank's pieces of weights and moments, under the names that the engine gives them.
+// This rank's pieces of weights, moments and the experts' biases, under the names that the engine
+// gives them.
 static int state_slices(struct run *run, struct tensor_slice **out, int *out_count,
                         struct err *err) {
-    struct tensor_slice *masters, *moments;
-    int master_count, moment_count;
-    if (engine_slices(run->engine, ENGINE_MASTER, &masters, &master_count, err) != 0) return -1;
-    if (engine_slices(run->engine, ENGINE_MOMENTS, &moments, &moment_count, err) != 0) {
-        free(masters);
-        return -1;
+    static const enum engine_part parts[] = {ENGINE_MASTER, ENGINE_MOMENTS, ENGINE_EXPERT_BIAS};
+    struct tensor_slice *all = NULL;
+    int count = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        struct tensor_slice *some = NULL;
+        int more = 0, result = engine_slices(run->engine, parts[i], &some, &more, err);
+        if (result == 0 && more > 0) {
+            struct tensor_slice *grown = realloc(all, sizeof *all * (size_t)(count + more));
+            if (grown) {
+                all = grown;
+                memcpy(all + count, some, sizeof *all * (size_t)more);
+                count += more;
+            } else {
+                result = err_set(err, ERR_MEMORY, "no memory for the list of tensors");
+            }
+        }
+        free(some);
+        if (result != 0) {
+            free(all);
+            return -1;
+        }
     }
-    int count = master_count + moment_count, result = 0;
-    struct tensor_slice *all = realloc(masters, sizeof *all * (size_t)count);
-    if (all) {
-        memcpy(all + master_count, moments, sizeof *all * (size_t)moment_count);
-        *out = all;
-        *out_count = count;
-    } else {
-        free(masters);
-        result = err_set(err, ERR_MEMORY, "no memory for the list of tensors");
-    }
-    free(moments);
-    return result;
+    *out = all;
+    *out_count = count;
+    return 0;
 }
 
 // Another shape cannot be loaded; other differences are told and do not hinder.

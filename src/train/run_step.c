@@ -67,6 +67,10 @@ static void fill_metrics(struct run *run, const struct engine_step *step, double
         .read_seconds = now.read_seconds - run->counts.read_seconds,
         .cores_busy = (cpu - run->cpu_seconds) / (seconds * run->device.threads),
         .resident_bytes = peak_resident_bytes(),
+        .has_experts = run->config->model.experts > 0,
+        .expert_balance = step->expert_balance,
+        .expert_max_load = step->expert_max_load,
+        .dropped = step->dropped,
     };
     struct mfu_step figures = {.processed = step->processed,
                                .attended_pairs = step->attended_pairs,
@@ -81,8 +85,18 @@ static void fill_metrics(struct run *run, const struct engine_step *step, double
     run->counts = now;
 }
 
-static void put_tensorboard(struct run *run, const struct metrics_step *m) {
+static void put_scalars(struct run *run, int64_t step, const struct tensorboard_scalar *scalars,
+                        size_t count) {
     struct err err = {0};
+    if (!run->has_tensorboard ||
+        tensorboard_put(&run->tensorboard, clock_wall_seconds(), step, scalars, count, &err) == 0)
+        return;
+    log_line(LOG_WARN, "TensorBoard events end here: %s", err.text);
+    tensorboard_close(&run->tensorboard);
+    run->has_tensorboard = false;
+}
+
+static void put_tensorboard(struct run *run, const struct metrics_step *m) {
     struct tensorboard_scalar scalars[] = {
         {"train/loss", m->loss},
         {"train/gradient_norm", m->gradient_norm},
@@ -95,12 +109,11 @@ static void put_tensorboard(struct run *run, const struct metrics_step *m) {
         {"speed/mfu_causal", m->mfu.causal},
     };
     size_t count = sizeof scalars / sizeof scalars[0] - (run->gemm_rate > 0 ? 0 : 2);
-    if (!run->has_tensorboard || tensorboard_put(&run->tensorboard, clock_wall_seconds(), m->step,
-                                                 scalars, count, &err) == 0)
-        return;
-    log_line(LOG_WARN, "TensorBoard events end here: %s", err.text);
-    tensorboard_close(&run->tensorboard);
-    run->has_tensorboard = false;
+    put_scalars(run, m->step, scalars, count);
+    struct tensorboard_scalar experts[] = {{"experts/balance", m->expert_balance},
+                                           {"experts/max_load", m->expert_max_load},
+                                           {"experts/dropped", (double)m->dropped}};
+    if (m->has_experts) put_scalars(run, m->step, experts, sizeof experts / sizeof experts[0]);
 }
 
 static void say_step(struct run *run, const struct metrics_step *m) {
