@@ -130,6 +130,46 @@ TEST(shards_in_groups_are_close) {
     }
 }
 
+// Partial sums over tp ranks (norm weights, position table, rows of shared keys and values) come
+// before the sums over data ranks, unit by unit or at the end.
+TEST(stages_with_tensor_parallelism) {
+    static const char *const models[] = {"llama", "gpt2"};
+    for (int m = 0; m < 2; m++) {
+        struct world_layout l[4];
+        for (int z = 0; z < 4; z++) {
+            l[z] = data_parallel(models[m], 2, 1, z);
+            l[z].tp = 4; // llama has two key heads
+            l[z].no_sequence = z == 1 && m == 1;
+        }
+        expect(l[0], l[2], true, "tensor parallelism, one micro-batch");
+        expect(l[0], l[3], true, "tensor parallelism, one micro-batch");
+        expect_close(l[1], data_parallel(models[m], 1, 2, 0));
+        for (int z = 0; z < 4; z++) {
+            l[z].samples = 6;
+            l[z].bf16_gradients = true;
+            l[z].no_sequence = false;
+        }
+        expect(l[0], l[1], true, "tensor parallelism, BF16 gradients");
+        expect(l[2], l[3], true, "tensor parallelism, BF16 gradients");
+    }
+}
+
+TEST(shards_in_groups_with_other_axes) {
+    for (int z = 1; z < 4; z++) {
+        struct world_layout l = data_parallel("llama", 4, 2, z), calm;
+        l.shard = 2;
+        l.tp = 2;
+        l.pp = z == 3 ? 1 : 2;
+        calm = l;
+        calm.no_overlap = true;
+        calm.bucket_bytes = 2000;
+        expect_close(l, data_parallel("llama", 1, 8, 0));
+        expect(l, calm, true, "overlap of hybrid sharding");
+        l.bf16_wire = calm.bf16_wire = true;
+        expect(l, calm, true, "overlap of hybrid sharding, BF16 messages");
+    }
+}
+
 // ---- types
 // --------------------------------------------------------------------------------------
 

@@ -194,6 +194,50 @@ TEST(tied_ends_are_added_before_data_ranks) {
         }
 }
 
+// ---- forward passes between steps
+// ----------------------------------------------------------------
+
+// Evaluation before and behind an update reads the weights of its time, gathered or not.
+static void evaluate_and_step(struct engine *e, struct seat *seat) {
+    struct err err = {0};
+    struct batch batch, *list[1] = {&batch};
+    void *memory = calloc(1, batch_bytes(WORLD_CONTEXT));
+    batch_place(&batch, memory, 1, WORLD_CONTEXT);
+    for (int i = 0; i < WORLD_CONTEXT; i++) {
+        batch.input[i] = (i * 7 + 11 * e->local.at[MESH_DP]) % 90;
+        batch.target[i] = (i * 5 + 3) % 90;
+        batch.position[i] = i;
+        batch.attend_to[i] = i + 1;
+        batch.attended_pairs += i + 1;
+    }
+    batch.counted = batch.non_pad = WORLD_CONTEXT;
+    double sum;
+    int64_t counted;
+    seat->norm = 0;
+    for (int k = 1; k <= 3; k++) {
+        CHECK_OK(engine_evaluate(e, &batch, &sum, &counted, NULL, &err), err);
+        CHECK_EQ_INT(counted, 2 * WORLD_CONTEXT);
+        seat->norm = seat->norm * 10 + sum;
+        struct engine_step step = {.learning_rate = 0.01, .update = k};
+        CHECK_OK(engine_run_step(e, list, 1, &step, &err), err);
+        CHECK(!step.skipped);
+        if (k == 2) engine_weights_changed(e); // as a loader does
+    }
+    free(memory);
+}
+
+TEST(evaluation_between_steps_reads_new_weights) {
+    struct ranks r;
+    double first = 0;
+    for (int zero = 0; zero < 4; zero++)
+        for (int pp = 1; pp <= 2; pp++) {
+            sit_down(&r, "llama", pp, 2, 1, zero, evaluate_and_step);
+            if (zero == 0 && pp == 1) first = r.seats[0].norm;
+            CHECK(first > 0);
+            for (int i = 0; i < 2 * pp; i++) CHECK(r.seats[i].norm == first);
+        }
+}
+
 // ---- what every rank says it holds
 // ---------------------------------------------------------------
 
