@@ -103,6 +103,10 @@ int engine_stream_count(const struct engine *engine);
 const char *engine_stream_counts(const struct engine *engine, int stream, enum comm_kind kind,
                                  struct comm_counts *counts);
 
+// How the largest messages of a stream will run: "exchange"; NULL where there is no such stream.
+const char *engine_stream_algorithm(const struct engine *engine, int stream, enum comm_kind kind,
+                                    int *ranks);
+
 struct engine_step {
     double learning_rate;
     double clip_norm;      // 0: no clipping

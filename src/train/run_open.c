@@ -167,6 +167,7 @@ static int open_engine(struct run *run, struct err *err) {
     run->result->planned_bytes = engine_memory(run->engine)->total_bytes;
     run->result->allocated_bytes = engine_allocated_bytes(run->engine);
     char allocated[32];
+    run_say_streams(run);
     log_line(LOG_INFO, "memory: %s allocated and touched",
              text_bytes(run->result->allocated_bytes, allocated));
     return 0;

@@ -89,5 +89,6 @@ static inline bool run_leads(const struct run *run) { // speaks, and keeps the r
     return run->rank == 0;
 }
 void run_say_world(const struct run *run);
+void run_say_streams(const struct run *run);
 void run_say_messages(struct run *run);
 void run_write_trace(struct run *run);

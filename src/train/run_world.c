@@ -97,6 +97,34 @@ void run_say_world(const struct run *run) {
              comm_library());
 }
 
+// Of the streams that carry most: between tp, cp and ep ranks, and gradients and weights of data
+// ranks.
+void run_say_streams(const struct run *run) {
+    static const char *const told[] = {
+        "tp", "cp", "ep", "reduce", "gather", "expert_reduce", "expert_gather"};
+    char line[1024] = "";
+    for (int i = 0; i < engine_stream_count(run->engine); i++) {
+        struct comm_counts unused;
+        int ranks = 0;
+        const char *gather = engine_stream_algorithm(run->engine, i, COMM_ALL_GATHER, &ranks);
+        const char *sum = engine_stream_algorithm(run->engine, i, COMM_ALL_REDUCE, &ranks);
+        const char *name = engine_stream_counts(run->engine, i, COMM_ALL_GATHER, &unused);
+        size_t known = 0, count = sizeof told / sizeof told[0];
+        if (run->config->model.experts == 0) count -= 2;
+        while (known < count && strcmp(told[known], name) != 0) known++;
+        if (!gather || !sum || known == count) continue;
+        snprintf(line + strlen(line), sizeof line - strlen(line),
+                 "%s%s of %d ranks (gathers: %s; sums: %s)", line[0] ? ", " : "", name, ranks,
+                 gather, sum);
+    }
+    if (line[0]) log_line(LOG_INFO, "algorithms of large messages: %s", line);
+    if (!pipeline_ascending(engine_pipeline(run->engine)))
+        log_line(LOG_WARN,
+                 "the schedule of pipeline.file does not run backward over micro-batches in "
+                 "ascending order: this run is close to that of other layouts, not equal "
+                 "to the bit");
+}
+
 // Waiting and in flight, by stream and kind: what was hidden behind compute.
 void run_say_messages(struct run *run) {
     for (int i = 0; run->engine && i < engine_stream_count(run->engine); i++)
