@@ -35,6 +35,7 @@ static void check_close(const struct world_layout *l) {
     char name[160], text[200];
     struct world_layout one = layout(1, 1, 1, 1, 1, 0, ONE, 1, &l->experts);
     struct world_result r, replayed, free_run;
+    one.model = l->model;
     one.rows = l->rows;
     one.samples = l->samples;
     world_run(l, &r);
@@ -66,6 +67,16 @@ static void check_same(const struct world_layout *a, const struct world_layout *
                   world_name(a, name), world_name(b, other), x.loss[0], y.loss[0], a->steps,
                   x.loss[a->steps - 1], y.loss[a->steps - 1]);
     world_free(&x), world_free(&y);
+}
+
+// Against its base: the same tensor, context, expert and data parallelism, nothing else.
+static void check_base(const struct world_layout *l) {
+    struct world_layout base = *l;
+    base.pp = base.chunks = 1;
+    base.zero = 0;
+    base.schedule = ONE;
+    base.no_overlap = true;
+    check_same(l, &base);
 }
 
 TEST_LIMIT(experts_close_over_data_and_experts, 600) {
@@ -103,6 +114,24 @@ TEST_LIMIT(experts_close_with_fractions_of_the_whole_step, 600) {
     check_close(&l);
     l = layout(1, 1, 2, 1, 1, 0, ONE, 1, &global);
     check_close(&l);
+}
+
+// What must show: fractions per sequence are not those of the step, a coefficient counts.
+TEST_LIMIT(experts_controls_that_must_differ, 600) {
+    char text[200];
+    struct world_layout l = layout(1, 2, 1, 1, 2, 0, ONE, 1, &plain), other = l;
+    struct world_result r, wrong;
+    world_run(&l, &r);
+    other.replay = &r;
+    other.experts = global;
+    world_run(&other, &wrong);
+    CHECK(world_apart(&wrong, &r, l.steps, text) != NULL);
+    world_free(&wrong);
+    other.experts = plain;
+    other.experts.aux_coefficient = 0.021;
+    world_run(&other, &wrong);
+    CHECK(world_apart(&wrong, &r, l.steps, text) != NULL);
+    world_free(&wrong), world_free(&r);
 }
 
 TEST_LIMIT(experts_drop_the_same_tokens_on_every_layout, 600) {
@@ -151,6 +180,46 @@ TEST_LIMIT(experts_bits_over_waves_threads_and_recomputation, 600) {
         l.recompute = (enum engine_recompute)mode;
         check_same(&l, &base);
     }
+}
+
+TEST_LIMIT(experts_with_everything_at_once, 600) {
+    struct world_layout l = layout(2, 2, 1, 2, 2, 1, ONE, 1, &plain);
+    check_close(&l);
+    check_base(&l);
+    l = layout(2, 1, 2, 2, 2, 0, ZBV, 2, &plain);
+    check_close(&l);
+    check_base(&l);
+    l = layout(1, 2, 2, 1, 4, 1, ONE, 1, &plain);
+    check_close(&l);
+    check_base(&l);
+    l = layout(2, 2, 2, 1, 2, 1, ONE, 1, &plain);
+    check_base(&l);
+}
+
+TEST_LIMIT(experts_beside_a_shared_one_and_dense_layers, 600) {
+    struct world_layout l = layout(2, 2, 1, 1, 2, 1, ONE, 1, &plain);
+    l.model = "shared";
+    check_close(&l);
+    check_base(&l);
+    l = layout(1, 2, 1, 2, 2, 1, ONE, 1, &plain);
+    l.model = "shared";
+    check_close(&l);
+    l = layout(2, 1, 1, 1, 1, 0, ZBH1, 1, &plain);
+    l.model = "shared";
+    check_base(&l);
+}
+
+TEST_LIMIT(experts_in_bf16, 600) {
+    struct world_layout l = layout(2, 2, 1, 1, 2, 1, ONE, 1, &plain);
+    l.bf16 = true;
+    check_base(&l);
+    struct world_layout other = l;
+    other.recompute = RECOMPUTE_FULL;
+    check_same(&l, &other);
+    l = layout(1, 2, 1, 1, 2, 3, ONE, 1, &plain);
+    l.bf16 = true;
+    l.rows = 4; // one micro-batch a step
+    check_base(&l);
 }
 
 TEST_LIMIT(experts_balance_by_bias, 600) {

@@ -68,8 +68,8 @@ static char *exported(const char *folder) { // hash of the model in Hugging Face
     static char text[4][256];
     static int turn;
     char *out = text[turn = (turn + 1) % 4];
-    if (test_shell(output, sizeof output, "%s convert %s %s-hf", test_weft(),
-                   path_in(folder), path_in(folder)) != 0)
+    if (test_shell(output, sizeof output, "%s convert %s %s-hf", test_weft(), path_in(folder),
+                   path_in(folder)) != 0)
         test_fail(__FILE__, __LINE__, "%s", output);
     test_shell(out, sizeof text[0], "cat %s-hf/*.safetensors | sha256sum", path_in(folder));
     return out;

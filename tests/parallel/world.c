@@ -38,13 +38,19 @@ struct model_config world_model(const char *kind) {
     } else if (strcmp(kind, "untied") == 0) {
         c.tied_head = false;
         c.layer_window[1] = 7;
-    } else if (strcmp(kind, "moe") == 0) {
+    } else if (strcmp(kind, "moe") == 0 || strcmp(kind, "shared") == 0) {
         strcpy(c.variant, "mixtral");
         c.tied_head = false;
         c.experts = 4;
         c.top_k = 2;
         c.expert_ffn = 24;
         c.norm_top_k = true;
+        if (strcmp(kind, "shared") == 0) { // a dense layer between, a shared expert, tied
+            c.norm_top_k = false;
+            c.layer_dense[1] = true;
+            c.shared_ffn = 16;
+            c.tied_head = true;
+        }
     } else {
         CHECK(strcmp(kind, "llama") == 0);
     }

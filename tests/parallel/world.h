@@ -8,7 +8,8 @@
 enum { WORLD_STEPS = 10, WORLD_MOST_SAMPLES = 12, WORLD_CONTEXT = 32 };
 
 struct world_layout {
-    const char *model; // "gpt2", "llama" (grouped heads, tied), "untied", "moe"
+    const char *model; // "gpt2", "llama" (grouped heads, tied), "untied", "moe", "shared" (experts,
+                       // one shared, tied)
     int pp, dp, cp, tp, ep;
     int zero, shard; // shard 0: all data ranks
     enum pipeline_kind schedule;
@@ -24,7 +25,7 @@ struct world_layout {
     enum engine_recompute recompute;
     bool no_overlap;
     bool bf16, bf16_wire;
-    int steps;                     // 0: WORLD_STEPS
+    int steps; // 0: WORLD_STEPS
     double dropout;
     struct engine_experts experts; // models with experts
     // Routes of another run: replayed, or only compared with what this run chooses.
