@@ -122,7 +122,7 @@ static enum round scatter(struct comm_stream *s, struct operation *op,
     int n = s->count, me = s->index;
     for (int d = 1; d < n; d++) {
         int from = (me + n - d) % n, to = (me + d) % n;
-        uint64_t in_bytes = op->bytes, out_bytes = op->bytes;
+        uint64_t in_bytes = op->bytes, out_bytes = in_bytes;
         const unsigned char *out = contributions + (uint64_t)to * op->bytes;
         if (op->way == WAY_WHOLE) {
             out = contributions;

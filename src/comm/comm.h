@@ -54,7 +54,7 @@ struct comm_options {
     double link_latency_seconds, link_bytes_per_second;
     int ranks_per_host;
     uint64_t trace_spans; // room in the communication thread's lane
-    int chunk_bytes;      // longest single message of the transport; 0: 1 GiB, with MPI 2 MiB
+    int chunk_bytes;      // longest single message of the transport; 0: 1 GiB, with MPI 16 MiB
     // How many ranks the launcher's environment speaks of; 0 or 1: none. comm_open_mpi refuses when
     // it then finds itself alone (N programs of one rank each, where one of N was wanted).
     int expected_ranks;

@@ -7,7 +7,7 @@
 
 static const double WATCHDOG_SECONDS = 600;
 // MPI moves a long message a little with each question; the end of a piece tells that it moves.
-static const int CHUNK_BYTES = 1 << 30, CHUNK_BYTES_MPI = 1 << 21;
+static const int CHUNK_BYTES = 1 << 30, CHUNK_BYTES_MPI = 1 << 24;
 
 static const char *const kind_names[COMM_KIND_COUNT] = {
     [COMM_ALL_GATHER] = "all_gather",

@@ -28,10 +28,11 @@ static void add_block(enum dtype wire, const void *part, int64_t at, int count, 
 static void sum_plain(void *context, const void *const *parts, int count, int64_t elements,
                       void *out) {
     const struct plain *plain = context;
-    float sum[BLOCK];
+    float sum[BLOCK] = {0};
     for (int64_t at = 0; at < elements; at += BLOCK) {
         int n = elements - at < BLOCK ? (int)(elements - at) : BLOCK;
-        for (int p = 0; p < count; p++) add_block(plain->wire, parts[p], at, n, sum, p == 0);
+        add_block(plain->wire, parts[0], at, n, sum, true);
+        for (int p = 1; p < count; p++) add_block(plain->wire, parts[p], at, n, sum, false);
         if (plain->out == DTYPE_F32) {
             float *to = (float *)out + at;
             for (int i = 0; i < n; i++) to[i] = sum[i];

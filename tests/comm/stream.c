@@ -134,7 +134,7 @@ void points_on(struct rank_case *rank) {
             memset(from, me * 16 + r + t * 5, MOST);
             // tags 0 and 1 are one tag with two messages
             events[count++] = comm_send(rank->comm, r, t / 2 * COMM_TAG_MOST, from,
-                                        (uint64_t)(t * 1200)); // 0, 1200, 2400 bytes
+                                        (uint64_t)t * 1200); // 0, 1200, 2400 bytes
         }
     for (int r = n - 1; r >= 0; r--)
         for (int k = 0; k < TAGS; k++) {
@@ -142,7 +142,7 @@ void points_on(struct rank_case *rank) {
             unsigned char *to = in + (size_t)(r * TAGS + t) * MOST;
             memset(to, 0xee, MOST);
             events[count++] =
-                comm_receive(rank->comm, r, t / 2 * COMM_TAG_MOST, to, (uint64_t)(t * 1200));
+                comm_receive(rank->comm, r, t / 2 * COMM_TAG_MOST, to, (uint64_t)t * 1200);
         }
     for (int i = 0; i < count; i++) comm_wait(events[i], NULL);
     for (int r = 0; r < n; r++)
