@@ -7,6 +7,7 @@
 #include "memory/memory.h"
 #include "model/flops.h"
 #include "train/config_table.h"
+#include "train/parallel.h"
 #include "train/run_parts.h"
 #include "train/world.h"
 #include <errno.h>
@@ -116,25 +117,6 @@ static int loader_for(struct run *run, bool validation, int batch, struct loader
     return 0;
 }
 
-static int read_schedule(struct run *run, struct err *err) {
-    size_t bytes;
-    if (run->config->pipeline != PIPELINE_FILE) return 0;
-    if (file_read(run->config->pipeline_file, 0, &run->schedule_csv, &bytes, err) != 0)
-        return err_context(err, "pipeline.file");
-    return 0;
-}
-
-static int describe_parallel(struct run *run, struct engine_options *options, struct err *err) {
-    if (read_schedule(run, err) != 0) return -1;
-    config_parallel(run->config, &run->parallel);
-    run->parallel.comm = run->comm;
-    run->parallel.rank = run->rank;
-    run->parallel.layout = &run->layout;
-    run->parallel.schedule_csv = run->schedule_csv;
-    options->parallel = &run->parallel;
-    return 0;
-}
-
 static int open_engine(struct run *run, struct err *err) {
     const struct train_config *c = run->config;
     struct device_cpu_options device_options;
@@ -149,8 +131,9 @@ static int open_engine(struct run *run, struct err *err) {
         device_cpu_open(&run->device, &device_options, err) != 0 ||
         loader_for(run, false, c->batch, &loader, err) != 0 ||
         loader_for(run, true, c->batch, &validation, err) != 0 ||
-        describe_parallel(run, &options, err) != 0)
+        parallel_describe(c, run->comm, &run->layout, &run->schedule_csv, &run->parallel, err) != 0)
         return -1;
+    options.parallel = &run->parallel;
     uint64_t loader_part = (loader_bytes(&loader) + 63) / 64 * 64;
     options.other_bytes = loader_part + (validation.set_count ? loader_bytes(&validation) : 0);
     run->recomputed_flops = engine_recompute_flops(&c->model, c->recompute, c->context);

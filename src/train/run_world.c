@@ -4,36 +4,24 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "observe/trace.h"
+#include "train/parallel.h"
 #include "train/run_parts.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-static int open_comm(struct run *run, struct err *err) {
-    const struct run_control *control = run->control;
-    struct comm_options options;
-    run->comm = control ? control->comm : NULL;
-    bool launched = control && control->launch && control->launch->ranks > 1;
-    if (run->comm || !launched) return 0;
-    config_comm(run->config, &options);
-    options.expected_ranks = control->launch->ranks;
-    if (run->config->trace[0]) options.trace_spans = RUN_TRACE_SPANS;
-    if (comm_open_mpi(&run->comm, &options, err) != 0) return -1;
-    run->owns_comm = true;
-    return 0;
-}
-
 int run_join(struct run *run, struct err *err) {
+    const struct run_control *control = run->control;
     run->ranks = 1;
-    if (open_comm(run, err) != 0) return -1;
+    run->comm = control ? control->comm : NULL;
+    if (!run->comm && control) {
+        uint64_t spans = run->config->trace[0] ? RUN_TRACE_SPANS : 0;
+        if (parallel_join(run->config, control->launch, spans, &run->comm, err) != 0) return -1;
+        run->owns_comm = run->comm != NULL;
+    }
     if (!run->comm || comm_size(run->comm) == 1) return 0;
     run->rank = comm_rank(run->comm);
     run->ranks = comm_size(run->comm);
-    int *all = malloc((size_t)run->ranks * sizeof *all);
-    if (!all) return err_set(err, ERR_MEMORY, "no memory for the list of ranks");
-    for (int i = 0; i < run->ranks; i++) all[i] = i;
-    run->world = comm_stream_open(run->comm, "run", all, run->ranks, err);
-    free(all);
+    run->world = parallel_world(run->comm, "run", err);
     return run->world ? 0 : -1;
 }
 
