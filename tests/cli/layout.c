@@ -220,6 +220,8 @@ TEST(layout_states_are_those_of_the_plan) {
                                           "parallel.dp=4 parallel.zero=1 zero.shard=2",
                                           "parallel.dp=2 zero.reduce=per_micro_batch",
                                           "parallel.dp=2 zero.accumulate_precision=bf16",
+                                          "parallel.dp=4 parallel.zero=2 parallel.ep=2 "
+                                          "model.experts=4 model.expert_ffn=32",
                                           "train.precision=fp32 parallel.dp=3 train.batch=12"};
     struct device device;
     struct err err = {0};
