@@ -137,6 +137,23 @@ int model_source_read_rows(struct model_source *source, int param, int64_t first
                                  rows * p->columns, out, err);
 }
 
+int model_source_expert_bias(struct model_source *source, int layer, float *out, struct err *err) {
+    const struct model_config *c = &source->model->config;
+    char name[PARAM_NAME_BYTES];
+    if (!source->checkpoint || !model_layer_has_experts(c, layer)) return 0;
+    snprintf(name, sizeof name, "layers.%d.router.bias", layer);
+    const struct tensor *t = checkpoint_find(source->checkpoint, name);
+    if (!t) return 0;
+    if (tensor_elements(t) != c->experts || t->type != DTYPE_F32)
+        return err_set(err, ERR_DATA,
+                       "%s: %s has %lld elements of type %s, expected %d of type f32", source->path,
+                       name, (long long)tensor_elements(t), dtype_name(t->type), c->experts);
+    if (checkpoint_read(source->checkpoint, name, out, err) != 0) return -1;
+    for (int e = 0; e < c->experts; e++)
+        if (out[e] != 0) return 1;
+    return 0;
+}
+
 int model_source_read(struct model_source *source, int param, float *out, struct err *err) {
     return model_source_read_rows(source, param, 0, source->model->params[param].rows, out, err);
 }
@@ -159,6 +176,18 @@ struct tokenizer *cli_tokenizer(const char *found, const char *given, int vocab,
     return NULL;
 }
 
+static int fill_bias(struct loaded_model *loaded, struct err *err) {
+    const struct model_config *c = &loaded->source.model->config;
+    float *bias = malloc(((size_t)c->experts + 1) * sizeof *bias);
+    int found = bias ? 0 : err_set(err, ERR_MEMORY, "no memory to read the weights");
+    for (int l = 0; l < c->layers && found >= 0; l++) {
+        found = model_source_expert_bias(&loaded->source, l, bias, err);
+        if (found > 0) generator_set_expert_bias(loaded->generator, l, bias);
+    }
+    free(bias);
+    return found < 0 ? -1 : 0;
+}
+
 static int fill(struct loaded_model *loaded, struct err *err) {
     const struct model *model = loaded->source.model;
     int64_t most = 0;
@@ -173,6 +202,7 @@ static int fill(struct loaded_model *loaded, struct err *err) {
             result = err_context(err, "%s", loaded->source.path);
     }
     free(values);
+    if (result == 0) result = fill_bias(loaded, err);
     if (result == 0) generator_weights_changed(loaded->generator);
     return result;
 }

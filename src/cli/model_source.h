@@ -18,6 +18,9 @@ struct model_source {
 int model_source_open(struct model_source *source, const char *path, struct err *err);
 void model_source_close(struct model_source *source);
 // FP32 [rows, columns] of a param.
+// Bias of the choice of experts that a run learnt in this layer, [experts]: 1 when there is one
+// (not all zero), 0 when not.
+int model_source_expert_bias(struct model_source *source, int layer, float *out, struct err *err);
 int model_source_read(struct model_source *source, int param, float *out, struct err *err);
 // [rows, columns] of it from `first_row` on.
 int model_source_read_rows(struct model_source *source, int param, int64_t first_row, int64_t rows,

@@ -155,6 +155,25 @@ static int carry_tokenizer(const struct request *r, const struct model_source *s
     return result;
 }
 
+// A bias of the choice of experts is part of what a run computes, and no type can hold it.
+static int check_bias(const struct request *r, struct model_source *source, struct err *err) {
+    const struct model_config *c = &source->model->config;
+    float *bias = malloc(((size_t)c->experts + 1) * sizeof *bias);
+    int found = bias ? 0 : err_set(err, ERR_MEMORY, "no memory for a bias");
+    for (int l = 0; l < c->layers && found == 0; l++)
+        found = model_source_expert_bias(source, l, bias, err);
+    free(bias);
+    if (found <= 0) return found;
+    if (r->lossy) {
+        fprintf(stderr, "%s: the bias of the choice of experts is left out\n", r->from);
+        return 0;
+    }
+    return err_set(err, ERR_USAGE,
+                   "%s: the run balanced its experts by a bias (moe.bias_rate), which Hugging Face "
+                   "folders cannot hold; add --lossy to leave it out, which changes some choices",
+                   r->from);
+}
+
 static int to_folder(const struct request *r, struct model_source *source, struct err *err) {
     struct hf_write_options options = {.type = source->hf ? DTYPE_COUNT : DTYPE_F32,
                                        .store_tied_head = r->store_tied_head,
@@ -166,7 +185,8 @@ static int to_folder(const struct request *r, struct model_source *source, struc
                        "--dtype %.40s: expected f32, bf16 or f16 (q8_0 for a .gguf file)",
                        r->dtype);
     enum dtype from = source->hf ? hf_folder_dtype(source->hf) : DTYPE_F32;
-    if (check_loss(r, source, from, options.type, err) != 0) return -1;
+    if (check_loss(r, source, from, options.type, err) != 0 || check_bias(r, source, err) != 0)
+        return -1;
     struct hf_cast_counts counts = {0};
     int result = source->hf
                      ? hf_folder_convert(source->path, r->to, &options, &counts, err)

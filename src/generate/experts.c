@@ -22,6 +22,7 @@ static void route(struct generator *g, int rows, int layer, const void *x) {
                                 .experts = c->experts,
                                 .top_k = c->top_k,
                                 .logits = m->router_logits,
+                                .bias = m->bias + (int64_t)layer * c->experts,
                                 .normalise = c->norm_top_k,
                                 .expert = m->expert,
                                 .weight = m->weight,
@@ -87,6 +88,11 @@ void generator_experts(struct generator *g, int rows, int layer, const void *x) 
                                     base, NULL, g->delta);
 }
 
+void generator_set_expert_bias(struct generator *g, int layer, const float *values) {
+    size_t experts = (size_t)g->model->config.experts;
+    memcpy(g->experts.bias + (size_t)layer * experts, values, experts * sizeof *values);
+}
+
 int generator_plan_experts(struct generator *g, struct err *err) {
     const struct model_config *c = &g->model->config;
     struct generator_experts *m = &g->experts;
@@ -99,6 +105,7 @@ int generator_plan_experts(struct generator *g, struct err *err) {
         uint64_t bytes;
         const char *name;
     } list[] = {
+        {&m->bias, (uint64_t)c->layers * (uint64_t)c->experts * 4, "bias of the choice of experts"},
         {&m->input, g->options.compute == DTYPE_F32 ? 0 : hidden * 4, "router input"},
         {&m->router_logits, scores, "router logits"},
         {&m->score, scores, "router scores"},

@@ -197,6 +197,9 @@ static int take(struct generator *g, struct err *err) {
     }
     for (int i = 0; i < g->model->param_count; i++)
         if (g->weights[i].n) g->weights[i].plain = g->values[i];
+    if (g->experts.bias)
+        memset(g->experts.bias, 0,
+               (size_t)g->model->config.layers * (size_t)g->model->config.experts * sizeof(float));
     g->head.plain = g->values[g->head_param];
     g->device->set_workspace(g->device, g->workspace, g->workspace_bytes);
     const struct model_config *c = &g->model->config;

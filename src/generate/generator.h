@@ -32,6 +32,8 @@ void generator_close(struct generator *g);
 // refused. After the last one generator_weights_changed lays the products' copies out.
 int generator_set_param(struct generator *g, int param, const float *values, struct err *err);
 void generator_weights_changed(struct generator *g);
+// Bias of the choice of experts in a layer, [experts]; zero unless given.
+void generator_set_expert_bias(struct generator *g, int layer, const float *values);
 
 const struct memory_plan *generator_memory(const struct generator *g);
 uint64_t generator_allocated_bytes(const struct generator *g); // equals the plan's total

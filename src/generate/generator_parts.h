@@ -12,6 +12,7 @@ struct generator_slot { // a pointer that waits for the arena
 };
 
 struct generator_experts {        // of a pass through a layer with experts
+    float *bias;                  // [layers, experts]
     float *input;                 // [chunk, hidden] FP32 for the router (bf16 mode)
     float *router_logits, *score; // [chunk, experts]
     float *lse;                   // [chunk]

@@ -154,6 +154,27 @@ FAMILY(mixtral, "mixtral")
 FAMILY(qwen3_moe, "qwen3-moe")
 FAMILY(qwen3_moe_norm, "qwen3-moe-norm")
 
+// The bias decides which experts are visited; zeros change nothing.
+TEST(golden_bias_of_experts) {
+    struct golden o;
+    struct err err = {0};
+    golden_open(&o, "mixtral", DTYPE_F32, 0);
+    int vocab = generator_model(o.g)->config.vocab;
+    int32_t ids[MOST_TOKENS];
+    int count = numbers(&o, "tokens", ids);
+    float *logits = malloc((size_t)(count * vocab) * sizeof *logits);
+    float zero[4] = {0}, last[4] = {0, 0, 0, 2};
+    for (int turn = 0; turn < 3; turn++) {
+        generator_rewind(o.g, 0);
+        generator_set_expert_bias(o.g, 1, turn == 1 ? last : zero);
+        CHECK_OK(generator_feed_all(o.g, ids, count, logits, &err), err);
+        double distance = logits_distance(&o, logits, vocab);
+        CHECK(turn == 1 ? distance > 1e-3 : distance < 1e-5);
+    }
+    free(logits);
+    golden_close(&o);
+}
+
 // Dynamic scaling is meant to go beyond the model's context; the frequencies follow the length.
 TEST(golden_llama_dynamic) {
     check_logits("llama-dynamic", DTYPE_F32, 24, 1e-5);

@@ -25,6 +25,13 @@ static struct model_config shape_of(enum tiny_kind kind) {
         c.norm_place = NORM_AFTER;
     }
     if (kind == TINY_WINDOW) c.layer_window[0] = 4;
+    if (kind == TINY_EXPERTS) {
+        c.experts = 5;
+        c.top_k = 2;
+        c.expert_ffn = 24;
+        c.shared_ffn = 56; // wider than the dense layer's
+        c.layer_dense[0] = true;
+    }
     return c;
 }
 

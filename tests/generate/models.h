@@ -4,11 +4,12 @@
 
 enum tiny_kind {
     TINY_GPT2,
-    TINY_LLAMA,  // grouped heads, plain rotation
-    TINY_QWEN2,  // biases on q, k, v; tied head
-    TINY_QWEN3,  // norm of q and k per head
-    TINY_OLMO2,  // norm behind the blocks, norm of q and k over all heads
-    TINY_WINDOW, // layers that see four keys, and all
+    TINY_LLAMA,   // grouped heads, plain rotation
+    TINY_QWEN2,   // biases on q, k, v; tied head
+    TINY_QWEN3,   // norm of q and k per head
+    TINY_OLMO2,   // norm behind the blocks, norm of q and k over all heads
+    TINY_WINDOW,  // layers that see four keys, and all
+    TINY_EXPERTS, // a dense layer, and one of experts with a shared one
     TINY_COUNT
 };
 enum { TINY_VOCAB = 70, TINY_CONTEXT = 48 };
