@@ -35,8 +35,8 @@ void *realloc(void *memory, size_t bytes) {
 }
 
 TEST(no_allocation_from_the_third_step_on) {
-    static const char *const kinds[] = {"gpt2", "qwen3", "olmo2"};
-    for (int k = 0; k < 3; k++) {
+    static const char *const kinds[] = {"gpt2", "qwen3", "olmo2", "experts"};
+    for (int k = 0; k < 4; k++) {
         struct model_config c = fixture_config(kinds[k]);
         struct engine_options o = {.compute = DTYPE_BF16,
                                    .recompute = RECOMPUTE_SELECTIVE_MLP,

@@ -44,7 +44,8 @@ static bool same(const struct run *a, const struct run *b) {
            memcmp(a->masters, b->masters, a->count * sizeof(float)) == 0;
 }
 
-static const char *const kinds[] = {"gpt2", "llama", "tied", "qwen3", "olmo2"};
+static const char *const kinds[] = {"gpt2",  "llama",   "tied",         "qwen3",
+                                    "olmo2", "experts", "experts after"};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 // Two micro-batches of 600 tokens: more than one chunk of tokens, and a broken one.
@@ -143,8 +144,8 @@ static struct batch slice(const struct batch *whole, int first_row, int rows) {
 
 // One global batch of six rows with uneven counts, cut as 1x6, 2x3, 3x2, 6x1 and unevenly: the mean
 // is over all its targets.
-static void check_splits(enum dtype type, double tolerance) {
-    struct model_config c = fixture_config("gpt2");
+static void check_splits(const char *kind, enum dtype type, double tolerance) {
+    struct model_config c = fixture_config(kind);
     struct batch whole = fixture_batch(6, 20, c.vocab, 4);
     for (int i = 0; i < 20; i++) whole.target[i] = i == 3 ? whole.target[i] : -1; // one in row 0
     for (int i = 20; i < 35; i++) whole.target[i] = -1;
@@ -157,7 +158,10 @@ static void check_splits(enum dtype type, double tolerance) {
         int count = 0;
         for (int row = 0; row < 6; row += cuts[k][count++])
             parts[count] = slice(&whole, row, cuts[k][count]);
-        struct engine_options o = {.compute = type, .rows = 6, .context = 20};
+        struct engine_options o = {.compute = type,
+                                   .rows = 6,
+                                   .context = 20,
+                                   .experts = {.aux_coefficient = 0.02, .z_coefficient = 0.001}};
         struct run r = run_of(&c, o, 1, parts, count);
         for (int i = 0; i < count; i++) fixture_free(&parts[i]);
         if (k == 0) {
@@ -175,8 +179,9 @@ static void check_splits(enum dtype type, double tolerance) {
 }
 
 TEST(micro_batch_splits_are_close) {
-    check_splits(DTYPE_F32, 1e-5);
-    check_splits(DTYPE_BF16, 1e-2);
+    check_splits("gpt2", DTYPE_F32, 1e-5);
+    check_splits("gpt2", DTYPE_BF16, 1e-2);
+    check_splits("experts", DTYPE_F32, 1e-5);
 }
 
 // The mean over the global batch, not a mean of micro-batch means: the losses of single tokens are

@@ -41,6 +41,14 @@ struct model_config fixture_config(const char *kind) {
         strcpy(c.variant, "olmo2");
         c.norm_place = NORM_AFTER;
         c.qk_norm = QK_NORM_FULL;
+    } else if (strncmp(kind, "experts", 7) == 0) {
+        c.experts = 5;
+        c.top_k = 2;
+        c.expert_ffn = 24;
+        c.shared_ffn = 16;
+        c.layer_dense[0] = true;
+        c.norm_top_k = true;
+        if (strcmp(kind, "experts after") == 0) c.norm_place = NORM_AFTER;
     } else {
         CHECK(strcmp(kind, "llama") == 0);
     }

@@ -5,7 +5,9 @@
 #include "test.h"
 
 // "gpt2", "llama" (grouped heads, untied), "tied" (llama with a tied head and a window in one
-// layer), "qwen3" (norm of q and k per head, biases), "olmo2" (norms after, norm over all heads).
+// layer), "qwen3" (norm of q and k per head, biases), "olmo2" (norms after, norm over all heads),
+// "experts" (a dense layer, then experts with a shared one), "experts after" (the same, norms
+// after).
 struct model_config fixture_config(const char *kind);
 
 struct fixture {

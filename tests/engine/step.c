@@ -105,9 +105,9 @@ TEST(a_tiny_model_overfits_100_tokens) {
 }
 
 TEST(planned_equals_allocated) {
-    static const char *const kinds[] = {"gpt2", "llama", "qwen3", "olmo2"};
+    static const char *const kinds[] = {"gpt2", "llama", "qwen3", "olmo2", "experts"};
     uint64_t last = 0;
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < 5; k++)
         for (int mode = 0; mode < 5; mode++) { // 4: evaluation only
             struct model_config c = fixture_config(kinds[k]);
             struct engine_options o = {.compute = mode % 2 ? DTYPE_BF16 : DTYPE_F32,
