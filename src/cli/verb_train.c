@@ -124,7 +124,9 @@ static int train(struct train_config *config, const struct launch_environment *l
     if (train_run(config, &control, &result, err) != 0) {
         // Of what all ranks know, as of the user's Ctrl-C, one speaks.
         bool silent = result.silent || (err->kind == ERR_INTERRUPT && !launched_speaks(launched));
-        return silent ? err_exit_status(err) : cli_fail(err);
+        int status = silent ? err_exit_status(err) : cli_fail(err);
+        if (result.broken) comm_abort(result.broken, status);
+        return status;
     }
     if (launched->rank <= 0) print_result(&result, words->json);
     return 0;

@@ -1,6 +1,9 @@
 // See parallel.h.
 #include "train/parallel.h"
+#include "base/clock.h"
 #include "base/file.h"
+#include "observe/trace.h"
+#include <stdio.h>
 #include <stdlib.h>
 
 int parallel_join(const struct train_config *config, const struct launch_environment *launch,
@@ -40,4 +43,16 @@ int parallel_describe(const struct train_config *config, struct comm *comm,
     out->layout = layout;
     out->schedule_csv = *schedule_csv;
     return 0;
+}
+
+int parallel_write_trace(const char *wanted, struct comm *comm,
+                         const struct record_lane *const *lanes, int count, char *path,
+                         size_t path_bytes, struct err *err) {
+    snprintf(path, path_bytes, "%s", wanted);
+    if (!comm || comm_size(comm) == 1) return trace_write(path, lanes, count, err);
+    int own = comm_rank(comm);
+    struct trace_rank rank = {own, comm_size(comm), comm_host(comm, own),
+                              clock_wall_seconds() - clock_seconds()};
+    if (trace_rank_path(path, path_bytes, wanted, own, err) != 0) return -1;
+    return trace_write_rank(path, lanes, count, &rank, err);
 }

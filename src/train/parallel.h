@@ -2,6 +2,7 @@
 // told of them.
 #pragma once
 #include "base/launch.h"
+#include "base/record.h"
 #include "comm/comm.h"
 #include "engine/engine.h"
 #include "train/config.h"
@@ -18,3 +19,8 @@ struct comm_stream *parallel_world(struct comm *comm, const char *name, struct e
 int parallel_describe(const struct train_config *config, struct comm *comm,
                       const struct layout *layout, char **schedule_csv, struct engine_parallel *out,
                       struct err *err);
+
+// Writes this rank's timeline; `path` gets the name of its file. `comm` NULL: one process.
+int parallel_write_trace(const char *wanted, struct comm *comm,
+                         const struct record_lane *const *lanes, int count, char *path,
+                         size_t path_bytes, struct err *err);

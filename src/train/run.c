@@ -110,7 +110,7 @@ int train_run(struct train_config *config, const struct run_control *control,
         status = carry_out(run, err);
     }
     run_close(run);
-    run_leave(run, status, err);
+    run_leave(run);
     free(run);
     return status;
 }

@@ -33,6 +33,8 @@ struct run_result {
     double start_seconds;   // from exec to the beginning of the first step
     uint64_t planned_bytes, allocated_bytes, peak_resident_bytes;
     bool silent; // failed, and another rank has the message
+    // Failed with messages still on their way: end the process with comm_abort, after the message.
+    struct comm *broken;
 };
 
 int train_run(struct train_config *config, const struct run_control *control,

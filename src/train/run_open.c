@@ -266,8 +266,10 @@ void run_close(struct run *run) {
     if (run->has_tensorboard) tensorboard_close(&run->tensorboard);
     if (run->loader) loader_close(run->loader);
     if (run->validation) loader_close(run->validation);
-    if (run->engine) engine_close(run->engine);
-    if (run->device.close) run->device.close(&run->device);
+    if (!run_is_broken(run)) { // else the memory stays until the process ends
+        if (run->engine) engine_close(run->engine);
+        if (run->device.close) run->device.close(&run->device);
+    }
     model_free(&run->model);
     record_lane_close(&run->lane);
     text_free(&run->config_text);

@@ -76,7 +76,9 @@ int run_evaluate(struct run *run, struct err *err);
 
 // Opens the communication when a launcher started several ranks.
 int run_join(struct run *run, struct err *err);
-void run_leave(struct run *run, int status, const struct err *err);
+void run_leave(struct run *run);
+// Messages have failed; some may still be on their way into this rank's memory.
+bool run_is_broken(const struct run *run);
 // Collective: 0 when all ranks pass 0, else -1 on all of them; the lowest that failed keeps its
 // message, the others are silent (result->silent).
 int run_agree(struct run *run, int status, struct err *err);

@@ -1,9 +1,7 @@
 // The ranks of a run: how they come together, agree, and part. Rank 0 speaks and keeps the run
 // folder; the others compute, and are silent unless they are the one that failed. See run_parts.h.
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "observe/trace.h"
 #include "train/parallel.h"
 #include "train/run_parts.h"
 #include <stdio.h>
@@ -46,7 +44,7 @@ void run_fail(struct run *run, struct err *err) {
     struct err known = {0};
     if (!run->world || run->result->silent) return;
     if (comm_check(run->comm, &known) != 0)
-        run->result->silent = !run_leads(run);
+        run->result->silent = comm_failed_elsewhere(run->comm);
     else
         comm_fail(run->comm, err);
 }
@@ -144,34 +142,29 @@ void run_write_trace(struct run *run) {
     enum { MOST_READERS = 256 };
     const struct record_lane *lanes[2 + MOST_READERS] = {&run->lane};
     struct err err = {0};
-    int count = 1, result;
+    int count = 1;
     char path[4096];
     if (run->comm) lanes[count++] = comm_lane(run->comm);
     if (run->loader) {
         loader_stop(run->loader);
         for (int i = 0; i < run->config->readers; i++) lanes[count++] = loader_lane(run->loader, i);
     }
-    snprintf(path, sizeof path, "%s", run->config->trace);
-    if (run->world) {
-        struct trace_rank rank = {run->rank, run->ranks, comm_host(run->comm, run->rank),
-                                  clock_wall_seconds() - clock_seconds()};
-        result = trace_rank_path(path, sizeof path, run->config->trace, run->rank, &err);
-        if (result == 0) result = trace_write_rank(path, lanes, count, &rank, &err);
-    } else {
-        result = trace_write(path, lanes, count, &err);
-    }
-    if (result != 0)
+    if (parallel_write_trace(run->config->trace, run->comm, lanes, count, path, sizeof path,
+                             &err) != 0)
         log_line(LOG_WARN, "the trace was not written: %s", err.text);
     else
         log_line(LOG_INFO, "trace: %s", path);
 }
 
-void run_leave(struct run *run, int status, const struct err *err) {
+bool run_is_broken(const struct run *run) {
+    return run->comm && comm_check(run->comm, NULL) != 0;
+}
+
+void run_leave(struct run *run) {
+    if (run_is_broken(run)) {
+        run->result->broken = run->owns_comm ? run->comm : NULL;
+        return;
+    }
     comm_stream_close(run->world);
-    if (!run->owns_comm) return;
-    if (status != 0 && comm_check(run->comm, NULL) != 0)
-        return; // the process ends, see run_control
-    (void)err;
-    comm_close(run->comm);
-    run->comm = NULL;
+    if (run->owns_comm) comm_close(run->comm);
 }

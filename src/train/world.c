@@ -186,27 +186,45 @@ int world_check(struct comm *comm, struct comm_stream *world, const struct train
 
 // ---- warnings -----------------------------------------------------------------------------------
 
+struct fit { // of a rank's threads to its cores
+    int32_t verdict;
+    char text[160];
+};
+
+// One line for all ranks of one kind of misfit. More ranks than cores are the user's own choice;
+// a binding mostly is not.
+static void warn_of(const struct comm *comm, const struct fit *fits, bool is_shared, bool *marked) {
+    int ranks = comm_size(comm), first = -1;
+    char list[160];
+    for (int i = 0; i < ranks; i++) {
+        marked[i] =
+            fits[i].verdict != AFFINITY_FITS && (fits[i].verdict == AFFINITY_SHARED) == is_shared;
+        if (marked[i] && first < 0) first = i;
+    }
+    if (first < 0) return;
+    world_ranks_text(marked, ranks, list, sizeof list);
+    if (is_shared)
+        log_line(LOG_WARN,
+                 "more threads than cores on the hosts of rank %s (%s: %s): they take turns", list,
+                 comm_host(comm, first), fits[first].text);
+    else
+        log_line(LOG_WARN,
+                 "threads and cores differ on rank %s (rank %d on %s: %s); start with \"weft "
+                 "launch\" or \"mpirun --bind-to none\", or set device.threads",
+                 list, first, comm_host(comm, first), fits[first].text);
+}
+
 static void warn_affinity(struct comm *comm, struct comm_stream *world,
                           const struct launch_environment *launch, int threads, bool *marked) {
-    enum { TEXT_BYTES = 160 };
-    int ranks = comm_stream_size(world), first = -1;
-    char *texts = calloc((size_t)ranks, TEXT_BYTES), own[TEXT_BYTES] = "";
-    if (!texts) return;
-    if (affinity_compare(launch, threads) != AFFINITY_FITS) affinity_text(launch, threads, own);
-    if (gather(comm, world, own, texts, TEXT_BYTES, NULL) == 0 && comm_rank(comm) == 0) {
-        for (int i = 0; i < ranks; i++) {
-            marked[i] = texts[(size_t)i * TEXT_BYTES] != 0;
-            if (marked[i] && first < 0) first = i;
-        }
-        char list[160];
-        if (first >= 0)
-            log_line(LOG_WARN,
-                     "threads and cores differ on rank %s (rank %d on %s: %s); start with \"weft "
-                     "launch\" or \"mpirun --bind-to none\", or set device.threads",
-                     world_ranks_text(marked, ranks, list, sizeof list), first,
-                     comm_host(comm, first), texts + (size_t)first * TEXT_BYTES);
+    struct fit own = {.verdict = (int32_t)affinity_compare(launch, threads)};
+    struct fit *fits = calloc((size_t)comm_size(comm), sizeof *fits);
+    if (!fits) return;
+    affinity_text(launch, threads, own.text);
+    if (gather(comm, world, &own, fits, sizeof own, NULL) == 0 && comm_rank(comm) == 0) {
+        warn_of(comm, fits, false, marked);
+        warn_of(comm, fits, true, marked);
     }
-    free(texts);
+    free(fits);
 }
 
 void world_crossing_text(const struct mesh *mesh, const char *const *host, char *out,
