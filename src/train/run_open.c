@@ -6,6 +6,7 @@
 #include "checkpoint/hf_folder.h"
 #include "memory/memory.h"
 #include "model/flops.h"
+#include "observe/trace.h"
 #include "train/config_table.h"
 #include "train/parallel.h"
 #include "train/run_parts.h"
@@ -189,8 +190,13 @@ static void say_data(const struct run *run) {
 }
 
 // An unwritable place is better known now than after the last step, when the trace is written.
-static int try_trace(const char *path, struct err *err) {
+static int try_trace(const struct run *run, struct err *err) {
     struct file_writer file;
+    char path[4096];
+    if (!run->config->trace[0]) return 0;
+    snprintf(path, sizeof path, "%s", run->config->trace);
+    if (run->world && trace_rank_path(path, sizeof path, run->config->trace, run->rank, err) != 0)
+        return err_context(err, "train.trace");
     if (file_writer_open(&file, path, err) != 0 || file_writer_close(&file, false, err) != 0)
         return err_context(err, "train.trace");
     return 0;
@@ -199,6 +205,7 @@ static int try_trace(const char *path, struct err *err) {
 static int open_journals(struct run *run, struct err *err) {
     char path[4096];
     const struct train_config *c = run->config;
+    if (try_trace(run, err) != 0) return -1;
     if (!run_leads(run)) return 0;
     if (file_join(path, sizeof path, c->folder, "metrics.jsonl", err) != 0 ||
         metrics_open(&run->metrics, path, run->step, err) != 0)
@@ -208,7 +215,6 @@ static int open_journals(struct run *run, struct err *err) {
     // As with the trace: a run that cannot save is better refused than lost.
     if (file_make_folders(c->checkpoint_folder, err) != 0)
         return err_context(err, "checkpoint.folder cannot be made");
-    if (c->trace[0] && try_trace(c->trace, err) != 0) return -1;
     if (c->tensorboard) {
         double now = clock_wall_seconds();
         if (tensorboard_open(&run->tensorboard, c->folder, now, err) != 0) return -1;
