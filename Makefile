@@ -70,8 +70,9 @@ test-cluster: build ## runs over hosts that are namespaces of this machine (root
 test-mpich: ## builds with MPICH instead of Open MPI and runs the tests that use MPI
 	@scripts/setup mpich
 	@cmake -G Ninja -S . -B build-mpich -DWEFT_MPI=mpich >/dev/null
-	@cmake --build build-mpich --target weft test_comm
+	@cmake --build build-mpich --target weft test_comm test_parallel
 	@build-mpich/test_comm $(FILTER)
+	@build-mpich/test_parallel launched
 
 clean: ## removes what was built
 	rm -rf build build-sanitize build-onednn3 build-mpich

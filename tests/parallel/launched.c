@@ -75,7 +75,7 @@ static char *exported(const char *folder) { // hash of the model in Hugging Face
     return out;
 }
 
-TEST_LIMIT(pipelines_under_a_launcher_keep_the_bits, 300) {
+TEST_LIMIT(launched_pipelines_keep_the_bits, 300) {
     need_mpi();
     write_inputs("family: llama, kv_heads: 2, tied_head: true");
     must_run(1, "one", "");
@@ -86,7 +86,7 @@ TEST_LIMIT(pipelines_under_a_launcher_keep_the_bits, 300) {
     CHECK_STR(exported("zbv"), exported("one"));
 }
 
-TEST_LIMIT(another_layout_goes_on_with_the_same_bits, 300) {
+TEST_LIMIT(launched_layout_goes_on_under_another, 300) {
     need_mpi();
     write_inputs("family: gpt2");
     must_run(4, "whole", "parallel.dp=2 parallel.pp=2 parallel.zero=1");
@@ -96,7 +96,7 @@ TEST_LIMIT(another_layout_goes_on_with_the_same_bits, 300) {
     CHECK_STR(exported("half"), exported("whole"));
 }
 
-TEST_LIMIT(layouts_of_every_axis_start, 300) {
+TEST_LIMIT(launched_layouts_of_every_axis_start, 300) {
     need_mpi();
     write_inputs("family: llama, kv_heads: 2");
     must_run(8, "all", "parallel.tp=2 parallel.cp=2 parallel.dp=2 parallel.zero=3 train.steps=2");
@@ -117,7 +117,7 @@ static void refused(int ranks, const char *words, const char *part1, const char 
     CHECK(said == 1 || said == 2);
 }
 
-TEST_LIMIT(layouts_that_cannot_be_are_refused_once, 300) {
+TEST_LIMIT(launched_layouts_that_cannot_be_are_refused_once, 300) {
     need_mpi();
     write_inputs("family: llama, kv_heads: 2");
     refused(3, "parallel.tp=2", "3", "tp");
