@@ -3,10 +3,12 @@
 // Threads that wait between two parallel loops either spin or sleep. libgomp spins some
 // milliseconds by default, which is right when every thread has a core: the next loop then begins
 // at once. With more threads than cores a spinning thread holds the core that the thread with work
-// needs, and each loop lasts as long as a time slice of the scheduler: small steps become tens of
-// times slower. libgomp knows how many threads it has itself, but nothing of the other ranks on
-// the host, so weft decides. It reads OMP_WAIT_POLICY while the program is loaded and offers no
-// call to change it later; hence the second start. Where cores are enough, nothing is changed.
+// needs, and each loop lasts as long as a time slice of the scheduler: two ranks of two threads on
+// two cores were seen to train more than five times slower. libgomp knows how many threads it has
+// itself, but nothing of the other ranks on the host, so weft decides. It reads OMP_WAIT_POLICY
+// while the program is loaded and offers no call to change it later; hence the second start. Where
+// cores are enough nothing is changed; a process that shares them with other programs is better off
+// with OMP_WAIT_POLICY=passive too, but that is for its user to know.
 #include "cli/launched.h"
 #include "base/affinity.h"
 #include "operate/launched.h"

@@ -157,6 +157,12 @@ TEST(world_warns_once_of_threads_without_cores) {
     for (int i = 0; i < RANKS; i++) places[i].launch.cpus = 2;
     run(places);
     CHECK_STR(lines, "");
+    // not bound, but more ranks than cores: the user's choice
+    for (int i = 0; i < RANKS; i++) places[i].launch.cpus = places[i].launch.host_cpus = 2;
+    run(places);
+    CHECK_CONTAINS(lines, "more threads than cores on the hosts of rank 0-3");
+    CHECK_CONTAINS(lines, "4 ranks x 2 threads on 2 cores");
+    CHECK(strstr(lines, "--bind-to") == NULL);
     log_to(NULL, NULL, LOG_INFO);
     free(config);
 }
