@@ -31,7 +31,7 @@ bf16 *state_rounded(const struct engine *e, int param) {
         return (bf16 *)e->single[SINGLE_WEIGHTS] + state_at(e, param, r->zero == 3);
     const struct flat_bucket *b = state_bucket_of(e, param);
     if (b->vectors) return NULL;
-    float *bucket = (float *)e->single[SINGLE_WEIGHTS] + b->begin;
+    void *bucket = (float *)e->single[SINGLE_WEIGHTS] + b->begin;
     return (bf16 *)bucket + (state_at(e, param, false) - b->begin);
 }
 

@@ -26,10 +26,11 @@ static void pack(struct engine *e, int param, bool forward, bool backward) {
 
 // A bucket of BF16 values in the lower half of its FP32 place, from the end on.
 static void spread(float *bucket, int64_t elements) {
+    const void *narrow_values = bucket;
     bf16 block[SPREAD_BLOCK];
     for (int64_t end = elements; end > 0; end -= SPREAD_BLOCK) {
         int64_t begin = end > SPREAD_BLOCK ? end - SPREAD_BLOCK : 0;
-        memcpy(block, (const bf16 *)bucket + begin, (size_t)(end - begin) * sizeof *block);
+        memcpy(block, (const bf16 *)narrow_values + begin, (size_t)(end - begin) * sizeof *block);
         for (int64_t i = begin; i < end; i++) bucket[i] = bf16_to_float(block[i - begin]);
     }
 }

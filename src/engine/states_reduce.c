@@ -33,7 +33,8 @@ void state_fold(void *context, const void *const *parts, int count, int64_t elem
     float sum[FOLD_BLOCK];
     for (int64_t at = 0; at < elements; at += FOLD_BLOCK) {
         int n = elements - at < FOLD_BLOCK ? (int)(elements - at) : FOLD_BLOCK;
-        for (int p = 0; p < count; p++) add_part(fold->wire, parts[p], at, n, sum, p == 0);
+        add_part(fold->wire, parts[0], at, n, sum, true);
+        for (int p = 1; p < count; p++) add_part(fold->wire, parts[p], at, n, sum, false);
         if (fold->out == DTYPE_F32) {
             float *to = (float *)out + at;
             if (fold->store)

@@ -90,7 +90,7 @@ int engine_tensors(struct engine *engine, enum engine_part part, struct tensor *
     const struct model *m = engine->model;
     int each = part == ENGINE_MOMENTS ? 2 : 1;
     if (check_whole(engine, part, err) != 0) return -1;
-    struct tensor *list = calloc((size_t)(m->param_count * each), sizeof *list);
+    struct tensor *list = calloc((size_t)m->param_count * (size_t)each, sizeof *list);
     if (!list)
         return err_set(err, ERR_MEMORY, "no memory for the list of %d tensors", m->param_count);
     for (int i = 0; i < m->param_count; i++) {
