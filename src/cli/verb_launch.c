@@ -205,8 +205,7 @@ static void catch_signals(void) {
 }
 
 // In a process group of its own, so that Ctrl-C comes to this program alone.
-static void run_starter(char *const *words, const int errors[2], bool takes_output,
-                        pid_t launcher) {
+static void run_starter(char *const *words, const int errors[2], pid_t launcher) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != launcher) _exit(127);
@@ -215,7 +214,6 @@ static void run_starter(char *const *words, const int errors[2], bool takes_outp
         int none = open("/dev/null", O_RDONLY);
         if (none >= 0) dup2(none, STDIN_FILENO);
     }
-    if (takes_output) dup2(errors[1], STDOUT_FILENO);
     dup2(errors[1], STDERR_FILENO);
     execv(words[0], words);
     dprintf(STDERR_FILENO, "%s: %s\n", words[0], strerror(errno));
@@ -270,7 +268,7 @@ static int run_command(const struct launch_command *command, const struct launch
     }
     catch_signals();
     pid_t self = getpid(), starter = fork();
-    if (starter == 0) run_starter(command->words, errors, false, self);
+    if (starter == 0) run_starter(command->words, errors, self);
     close(errors[1]);
     int status;
     if (starter < 0) {
