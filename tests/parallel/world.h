@@ -25,6 +25,8 @@ struct world_layout {
     enum engine_recompute recompute;
     bool no_overlap;
     bool bf16, bf16_wire;
+    bool bf16_gradients, bf16_gather; // zero.accumulate_precision, zero.gather_precision
+    int prefetch, in_flight;          // 0: 1 and 2; prefetch -1: none
     int steps; // 0: WORLD_STEPS
     double dropout;
     struct engine_experts experts; // models with experts
@@ -33,8 +35,6 @@ struct world_layout {
     int resume_at; // save the state after this step, load it into new engines of `resume_as` (NULL:
                    // the same layout)
     const struct world_layout *resume_as;
-    bool bf16_gradients, bf16_gather; // zero.accumulate_precision, zero.gather_precision
-    int prefetch, in_flight;          // 0: 1 and 2; prefetch -1: none
 };
 
 struct world_result {
