@@ -228,6 +228,12 @@ TEST_LIMIT(experts_balance_by_bias, 600) {
     other = layout(2, 2, 1, 1, 2, 1, ONE, 1, &bias);
     check_same(&other, &l);
     check_close(&l);
+    other = l; // the bias is state
+    other.resume_at = 2;
+    check_same(&other, &l);
+    struct world_layout sharded = layout(1, 2, 1, 1, 2, 1, ONE, 1, &bias);
+    other.resume_as = &sharded;
+    check_same(&other, &l);
     struct world_result with, without;
     l.steps = WORLD_STEPS;
     world_run(&l, &with);

@@ -160,7 +160,8 @@ struct world {
     struct model model;
     size_t *first; // [params] in the whole arrays
     pthread_mutex_t lock;
-    float *saved[3]; // weights, first and second moments at the resume
+    float *saved[3];   // weights, first and second moments at the resume
+    float *saved_bias; // [layers][experts]
 };
 
 struct rank {
@@ -223,11 +224,30 @@ static void move_slices(struct world *w, struct engine *e, enum engine_part part
     free(slices);
 }
 
+static void move_bias(struct world *w, struct engine *e, enum movement movement) {
+    struct err err = {0};
+    struct tensor_slice *slices;
+    int count;
+    CHECK_OK(engine_slices(e, ENGINE_EXPERT_BIAS, &slices, &count, &err), err);
+    for (int i = 0; i < count; i++) {
+        int layer = atoi(slices[i].name + strlen("layers."));
+        float *here = w->saved_bias + (size_t)layer * (size_t)w->model.config.experts;
+        size_t bytes = (size_t)slices[i].rows * sizeof *here;
+        CHECK_EQ_INT(slices[i].rows, w->model.config.experts);
+        if (movement == INTO_ENGINE)
+            memcpy(slices[i].data, here, bytes);
+        else if (slices[i].copy == 0)
+            memcpy(here, slices[i].data, bytes);
+    }
+    free(slices);
+}
+
 static void collect(struct world *w, struct engine *e, float *weights, float *first,
                     float *second) {
     pthread_mutex_lock(&w->lock);
     move_slices(w, e, ENGINE_MASTER, weights, NULL, OUT_OF_ENGINE);
     if (first) move_slices(w, e, ENGINE_MOMENTS, first, second, OUT_OF_ENGINE);
+    move_bias(w, e, OUT_OF_ENGINE);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -327,6 +347,7 @@ static void *rank_main(void *argument) {
             pthread_mutex_lock(&w->lock);
             move_slices(w, s.engine, ENGINE_MASTER, w->saved[0], NULL, INTO_ENGINE);
             move_slices(w, s.engine, ENGINE_MOMENTS, w->saved[1], w->saved[2], INTO_ENGINE);
+            move_bias(w, s.engine, INTO_ENGINE);
             pthread_mutex_unlock(&w->lock);
             wait_for_all(r);
             engine_weights_changed(s.engine);
@@ -421,6 +442,7 @@ void world_run(const struct world_layout *layout, struct world_result *out) {
     out->moments = calloc(count, sizeof(float));
     out->initial = calloc(count, sizeof(float));
     for (int i = 0; i < 3; i++) w.saved[i] = calloc(count, sizeof(float));
+    w.saved_bias = calloc((size_t)(config.layers * config.experts) + 1, sizeof(float));
     pthread_mutex_init(&w.lock, NULL);
     struct comm **ends = calloc((size_t)ranks, sizeof *ends);
     struct rank *all = calloc((size_t)ranks, sizeof *all);
@@ -433,6 +455,7 @@ void world_run(const struct world_layout *layout, struct world_result *out) {
     for (int r = 0; r < ranks; r++) pthread_join(all[r].thread, NULL);
     for (int r = 0; r < ranks; r++) comm_close(ends[r]);
     for (int i = 0; i < 3; i++) free(w.saved[i]);
+    free(w.saved_bias);
     free(ends);
     free(all);
     free(w.first);
