@@ -21,8 +21,9 @@ static void print_alignment(const struct trace_alignment *found, int count) {
         char spans[32];
         printf("rank %d on %s: %s spans", a->rank, a->host, text_count((int64_t)a->spans, spans));
         if (a->shared > 0)
-            printf(", clock %.3f ms %s by %llu shared collectives", fabs(a->ahead_seconds) * 1e3,
-                   a->ahead_seconds < 0 ? "behind" : "ahead", (unsigned long long)a->shared);
+            printf(", clock %.3f ms %s by %llu shared ends of collectives",
+                   fabs(a->ahead_seconds) * 1e3, a->ahead_seconds < 0 ? "behind" : "ahead",
+                   (unsigned long long)a->shared);
         else if (i > 0)
             printf(", shares no collective with the others: its wall clock stands");
         printf("\n");

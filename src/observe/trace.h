@@ -34,7 +34,7 @@ struct trace_alignment {
     int rank;
     char host[256];
     double ahead_seconds; // taken off this rank's clock; 0 for the first rank
-    uint64_t shared;      // collectives that it was found from; 0: the wall clock stands
+    uint64_t shared; // ends of collectives, one per pair of ranks, that it was found from; 0: none
     uint64_t spans;
 };
 // `out` may not be one of the inputs. Fills `found[0..count)` in ascending order of ranks.
