@@ -4,7 +4,11 @@
 
 int bench_attention(int argc, char **argv);
 int bench_gemm(int argc, char **argv);
+int bench_hosts(int argc, char **argv);
+int bench_link(int argc, char **argv);
 int bench_loader(int argc, char **argv);
+int bench_overlap(int argc, char **argv);
+int bench_ranks(int argc, char **argv);
 int bench_schedule(int argc, char **argv);
 int bench_step(int argc, char **argv);
 int bench_tokenizer(int argc, char **argv);

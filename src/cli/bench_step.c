@@ -1,50 +1,62 @@
-// weft bench step CONFIG: training steps on random tokens, and where their time and memory go. No
-// data is read, so that the figure is the engine's own; everything is counted as
-// docs/definitions.md says.
+// weft bench step CONFIG: training steps on random tokens, and where their time and memory go, in
+// one process or under weft launch. No data is read, so that the figure is the engine's own;
+// everything is counted as docs/definitions.md says.
+#include "cli/bench_step.h"
+#include "base/affinity.h"
 #include "base/clock.h"
 #include "base/random.h"
-#include "base/text.h"
 #include "cli/bench.h"
 #include "cli/cli.h"
-#include "engine/engine.h"
-#include "observe/mfu.h"
+#include "cli/launched.h"
 #include "observe/resident.h"
-#include "train/config.h"
-#include <jansson.h>
+#include "operate/launched.h"
+#include "train/parallel.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARM_UP_STEPS = 2, MOST_STEPS = 1000 };
+enum { WARM_UP_STEPS = 2, MOST_STEPS = 1000, TRACE_SPANS = 1 << 20 };
 
-static const char help[] = "usage: weft bench step CONFIG [key=value ...] [--steps N] [--json]\n\n"
-                           "Runs N (5) timed training steps of the configured model on random "
-                           "tokens, after two to warm up, and prints tokens/s,\n"
-                           "model FLOP/s and their share of the best GEMM rate (measured before "
-                           "and after in this process), planned and resident\n"
-                           "memory, and seconds by phase and by group of kernels. The time is the "
-                           "median over the steps.\n";
+static const char help[] =
+    "usage: weft bench step CONFIG [key=value ...] [--steps N] [--warm-up N] [--json]\n"
+    "       weft launch -n RANKS bench step CONFIG ...\n\n"
+    "Runs N (5) timed training steps of the configured model on random tokens, after two to warm\n"
+    "up, and prints tokens/s, model FLOP/s and their share of the best GEMM rate (measured before\n"
+    "and after in this process), planned and resident memory, and seconds by phase and by group\n"
+    "of kernels. The time is the median over the steps.\n\n"
+    "Of several ranks: tokens/s of all together at the pace of the slowest, memory of each, and\n"
+    "for every stream and kind of message the seconds in flight and those exposed, mean over the\n"
+    "ranks. Refuses to start where ranks have more threads than cores. train.trace writes the\n"
+    "timeline of every rank.\n";
 
 struct arguments {
     const char *config;
     char **words;
-    int word_count, steps;
+    int word_count, steps, warm_up;
     bool json, help;
 };
 
-// What was measured. Seconds are of the median step or, by kind, the mean over the timed steps.
-struct figures {
-    int steps;
-    double step_seconds, rate_before, rate_after, seconds[RECORD_KIND_COUNT];
-    struct mfu mfu;
-    double recompute_flops; // per token
-    struct engine_step last;
-    uint64_t planned, allocated, base_pss, peak_pss;
-    const struct memory_plan *plan;
+// A measurement in progress.
+struct bench {
+    const struct arguments *arguments;
+    struct train_config *config;
+    struct comm *comm;         // NULL: one process
+    struct comm_stream *world; // NULL: one process
+    int rank;
+    struct layout layout;
+    struct engine_parallel parallel;
+    char *schedule_csv;
+    struct record_lane lane;
+    struct device device;
+    struct model model;
+    struct engine *engine;
+    struct batch *batches, **list;
+    struct bench_rank own;
+    struct bench_step out;
 };
 
 static int parse(int argc, char **argv, struct arguments *a, struct err *err) {
-    *a = (struct arguments){.steps = 5, .words = argv};
+    *a = (struct arguments){.steps = 5, .warm_up = WARM_UP_STEPS, .words = argv};
     for (int i = 1; i < argc; i++) {
         char *word = argv[i];
         if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
@@ -53,13 +65,16 @@ static int parse(int argc, char **argv, struct arguments *a, struct err *err) {
             a->json = true;
         } else if (strcmp(word, "--steps") == 0 && i + 1 < argc) {
             a->steps = (int)strtol(argv[++i], NULL, 10);
+        } else if (strcmp(word, "--warm-up") == 0 && i + 1 < argc) {
+            a->warm_up = (int)strtol(argv[++i], NULL, 10);
         } else if (strchr(word, '=')) {
             a->words[a->word_count++] = word; // never behind the word that is read
         } else if (word[0] != '-' && !a->config) {
             a->config = word;
         } else {
             return err_set(err, ERR_USAGE,
-                           "bench step: \"%s\" is none of CONFIG, key=value, --steps N, --json",
+                           "bench step: \"%s\" is none of CONFIG, key=value, --steps N, "
+                           "--warm-up N, --json",
                            word);
         }
     }
@@ -67,9 +82,10 @@ static int parse(int argc, char **argv, struct arguments *a, struct err *err) {
     if (!a->config)
         return err_set(err, ERR_USAGE,
                        "bench step: no configuration given; configs/bench/gpt2-124m.yaml is one");
-    if (a->steps < 1 || a->steps > MOST_STEPS)
-        return err_set(err, ERR_USAGE, "bench step: --steps %d: expected 1 to %d", a->steps,
-                       MOST_STEPS);
+    if (a->steps < 1 || a->steps > MOST_STEPS || a->warm_up < 0 || a->warm_up > MOST_STEPS)
+        return err_set(err, ERR_USAGE,
+                       "bench step: --steps %d, --warm-up %d: expected 1 to %d, and 0 to %d",
+                       a->steps, a->warm_up, MOST_STEPS, MOST_STEPS);
     return 0;
 }
 
@@ -92,190 +108,228 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static int run_steps(struct engine *engine, struct device *device, const struct train_config *c,
-                     struct batch *const *batches, int count, struct figures *f, struct err *err) {
+// ---- steps --------------------------------------------------------------------------------------
+
+static void add_messages(struct bench *b, double factor) {
+    int count = engine_stream_count(b->engine);
+    for (int s = 0; s < count && s < BENCH_STREAMS; s++)
+        for (int k = 0; k < COMM_KIND_COUNT; k++) {
+            struct comm_counts c, *to = &b->own.messages[s][k];
+            engine_stream_counts(b->engine, s, (enum comm_kind)k, &c);
+            to->operations = c.operations - to->operations;
+            to->bytes = c.bytes - to->bytes;
+            to->queued_seconds = (c.queued_seconds - to->queued_seconds) * factor;
+            to->in_flight_seconds = (c.in_flight_seconds - to->in_flight_seconds) * factor;
+            to->exposed_seconds = (c.exposed_seconds - to->exposed_seconds) * factor;
+        }
+}
+
+static void divide_messages(struct bench *b, int steps) {
+    for (int s = 0; s < BENCH_STREAMS; s++)
+        for (int k = 0; k < COMM_KIND_COUNT; k++) {
+            b->own.messages[s][k].operations /= (uint64_t)steps;
+            b->own.messages[s][k].bytes /= (uint64_t)steps;
+        }
+}
+
+static int run_steps(struct bench *b, struct err *err) {
     static double times[MOST_STEPS];
+    int warm_up = b->arguments->warm_up, steps = b->arguments->steps;
+    const struct train_config *c = b->config;
     struct record_lane at_start = {0};
-    for (int s = 0; s < WARM_UP_STEPS + f->steps; s++) {
-        if (s == WARM_UP_STEPS) at_start = *device->lane;
+    for (int s = 0; s < warm_up + steps; s++) {
+        if (s == warm_up) {
+            at_start = b->lane;
+            add_messages(b, 1); // what was before is taken away at the end
+        }
         double begin = clock_seconds();
-        f->last = (struct engine_step){
+        b->out.last = (struct engine_step){
             .learning_rate = c->learning_rate, .clip_norm = c->clip, .update = s + 1};
-        if (engine_run_step(engine, batches, count, &f->last, err) != 0) return -1;
-        if (s >= WARM_UP_STEPS) times[s - WARM_UP_STEPS] = clock_seconds() - begin;
+        if (engine_run_step(b->engine, b->list, config_micro_batches(c), &b->out.last, err) != 0)
+            return -1;
+        if (s >= warm_up) times[s - warm_up] = clock_seconds() - begin;
     }
+    add_messages(b, 1.0 / steps);
+    divide_messages(b, steps);
     for (int k = 0; k < RECORD_KIND_COUNT; k++)
-        f->seconds[k] = (device->lane->seconds[k] - at_start.seconds[k]) / f->steps;
-    qsort(times, (size_t)f->steps, sizeof times[0], compare_doubles);
-    f->step_seconds = (times[(f->steps - 1) / 2] + times[f->steps / 2]) / 2;
+        b->own.seconds[k] = (b->lane.seconds[k] - at_start.seconds[k]) / steps;
+    qsort(times, (size_t)steps, sizeof times[0], compare_doubles);
+    b->own.step_seconds = (times[(steps - 1) / 2] + times[steps / 2]) / 2;
     return 0;
 }
 
-static void derive(const struct train_config *c, struct figures *f) {
-    double rate = f->rate_before > f->rate_after ? f->rate_before : f->rate_after;
-    f->recompute_flops = engine_recompute_flops(&c->model, c->recompute, c->context);
-    struct mfu_step step = {f->last.processed, f->last.attended_pairs, f->step_seconds, rate,
-                            f->recompute_flops};
-    f->mfu = mfu_of_step(&c->model, c->context, &step);
+// The best rate of all ranks together, which multiply at the same time.
+static double measure_rate(struct bench *b) {
+    enum dtype type = b->config->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    if (b->world) comm_wait(comm_barrier(b->world), NULL);
+    double rate = device_gemm_rate(&b->device, type, 0.5);
+    if (b->world) comm_sum_doubles(b->world, &rate, 1);
+    return rate;
 }
 
-static double memory_ratio(const struct figures *f) {
-    return (double)(f->peak_pss - f->base_pss) / (double)f->planned;
-}
-
-static int print_json(const struct train_config *c, const struct device *device,
-                      const struct figures *f) {
-    json_t *phases = json_object(), *memory = json_object(), *root = json_object();
-    for (int k = 0; k < RECORD_KIND_COUNT; k++)
-        if (f->seconds[k] > 0)
-            json_object_set_new(phases, record_kind_name(k), json_real(f->seconds[k]));
-    for (int k = 0; k < BUFFER_KIND_COUNT; k++)
-        json_object_set_new(memory, buffer_kind_name(k),
-                            json_integer((json_int_t)memory_plan_kind_bytes(f->plan, k)));
-    const struct {
-        const char *name;
-        double value;
-    } reals[] = {{"step_seconds", f->step_seconds},
-                 {"tokens_per_second", f->mfu.tokens_per_second},
-                 {"model_flops_full", f->mfu.flops_full},
-                 {"model_flops_causal", f->mfu.flops_causal},
-                 {"gemm_rate_before", f->rate_before},
-                 {"gemm_rate_after", f->rate_after},
-                 {"mfu", f->mfu.full},
-                 {"mfu_causal", f->mfu.causal},
-                 {"hfu", f->mfu.hfu},
-                 {"recomputed_flops_per_token", f->recompute_flops},
-                 {"resident_over_planned", memory_ratio(f)},
-                 {"loss", f->last.loss}};
-    for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++)
-        json_object_set_new(root, reals[i].name, json_real(reals[i].value));
-    const struct {
-        const char *name;
-        uint64_t value;
-    } integers[] = {{"tokens_per_step", (uint64_t)f->last.processed},
-                    {"steps", (uint64_t)f->steps},
-                    {"micro_batch", (uint64_t)c->micro_batch},
-                    {"planned_bytes", f->planned},
-                    {"allocated_bytes", f->allocated},
-                    {"base_pss_bytes", f->base_pss},
-                    {"peak_resident_bytes", f->peak_pss}};
-    for (size_t i = 0; i < sizeof integers / sizeof integers[0]; i++)
-        json_object_set_new(root, integers[i].name, json_integer((json_int_t)integers[i].value));
-    json_object_set_new(root, "device", json_string(device->name));
-    json_object_set_new(root, "recompute_adds", json_string(engine_recompute_text(c->recompute)));
-    json_object_set_new(root, "seconds", phases);
-    json_object_set_new(root, "planned_by_kind", memory);
-    int status = json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-    printf("\n");
-    json_decref(root);
-    return status;
-}
-
-static void print_text(const struct train_config *c, const struct device *device,
-                       const struct figures *f) {
-    char a[32], b[32], peak[32];
-    printf("device                 %s\n", device->name);
-    printf("step time              %.3f s, median of %d, %lld tokens in micro-batches of %d x %d\n",
-           f->step_seconds, f->steps, (long long)f->last.processed, c->micro_batch, c->context);
-    printf("tokens/s               %.0f\n", f->mfu.tokens_per_second);
-    printf("model FLOP/s           %.1f G full attention, %.1f G causal\n", f->mfu.flops_full / 1e9,
-           f->mfu.flops_causal / 1e9);
-    printf("best GEMM rate         %.1f G before, %.1f G after\n", f->rate_before / 1e9,
-           f->rate_after / 1e9);
-    printf("MFU                    %.3f full attention, %.3f causal; HFU %.3f\n", f->mfu.full,
-           f->mfu.causal, f->mfu.hfu);
-    printf("recomputation adds     %s; %.1f MFLOP of products per token\n",
-           engine_recompute_text(c->recompute), f->recompute_flops / 1e6);
-    printf("planned bytes          %s, allocated %s\n", text_bytes(f->planned, a),
-           text_bytes(f->allocated, b));
-    printf("peak resident          %s; resident over planned %.3f\n", text_bytes(f->peak_pss, peak),
-           memory_ratio(f));
-    for (int k = 0; k < BUFFER_KIND_COUNT; k++) {
-        uint64_t bytes = memory_plan_kind_bytes(f->plan, k);
-        if (bytes) printf("  %-20s %s\n", buffer_kind_name(k), text_bytes(bytes, a));
+static int place_batches(struct bench *b, uint64_t each, struct err *err) {
+    const struct train_config *c = b->config;
+    int count = config_micro_batches(c), at[MESH_AXES];
+    mesh_at(&b->layout.mesh, b->rank, at);
+    b->batches = calloc((size_t)count, sizeof *b->batches);
+    b->list = calloc((size_t)count, sizeof *b->list);
+    if (!b->batches || !b->list) return err_set(err, ERR_MEMORY, "no memory for the batches");
+    for (int m = 0; m < count; m++) {
+        batch_place(&b->batches[m], (char *)engine_other_memory(b->engine) + each * (uint64_t)m,
+                    c->micro_batch, c->context);
+        fill_batch(&b->batches[m], c->model.vocab, (uint64_t)(at[MESH_DP] * count + m) + 1);
+        b->list[m] = &b->batches[m];
     }
-    printf("seconds of a step\n");
-    for (int k = 0; k < RECORD_KIND_COUNT; k++)
-        if (f->seconds[k] > 0) printf("  %-20s %.3f\n", record_kind_name(k), f->seconds[k]);
+    return 0;
 }
 
-// Before any of the run's memory exists: the rate, and what a process holds that has multiplied
-// once.
-static void measure_base(const struct train_config *c, struct device *device, struct figures *f) {
-    enum dtype type = c->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
-    f->rate_before = device_gemm_rate(device, type, 0.5);
-    f->base_pss = resident_pss_bytes();
-}
-
-static int measure(const struct train_config *c, const struct model *model, struct device *device,
-                   bool json, struct figures *f, struct err *err) {
+static int measure(struct bench *b, struct err *err) {
     struct engine_options options;
-    config_engine(c, &options);
-    int count = options.micro_batches;
+    config_engine(b->config, &options);
+    options.parallel = &b->parallel;
     uint64_t each = batch_bytes(options.rows * options.context);
-    options.other_bytes = each * (uint64_t)count;
-    measure_base(c, device, f);
-    struct engine *engine = engine_open(model, device, &options, err);
-    if (!engine) return -1;
-    engine_initialise(engine, (uint64_t)c->seed);
-    struct batch *batches = calloc((size_t)count, sizeof *batches);
-    struct batch **list = calloc((size_t)count, sizeof *list);
-    int status = batches && list ? 0 : err_set(err, ERR_MEMORY, "no memory for the batches");
-    for (int m = 0; status == 0 && m < count; m++) {
-        batch_place(&batches[m], (char *)engine_other_memory(engine) + each * (uint64_t)m,
-                    options.rows, options.context);
-        fill_batch(&batches[m], c->model.vocab, (uint64_t)m + 1);
-        list[m] = &batches[m];
-    }
-    if (status == 0) status = run_steps(engine, device, c, list, count, f, err);
-    if (status == 0) {
-        f->peak_pss = resident_peak_pss_bytes();
-        f->rate_after = device_gemm_rate(device, options.compute, 0.5);
-        f->plan = engine_memory(engine);
-        f->planned = f->plan->total_bytes;
-        f->allocated = engine_allocated_bytes(engine);
-        derive(c, f);
-        if (json)
-            status = print_json(c, device, f);
-        else
-            print_text(c, device, f);
-    }
-    free(batches);
-    free(list);
-    engine_close(engine);
-    return status;
+    options.other_bytes = each * (uint64_t)options.micro_batches;
+    // Before any of the run's memory exists: the rate, and what a process holds that has opened MPI
+    // and multiplied once.
+    b->out.rate_before = measure_rate(b);
+    b->own.base_pss = resident_pss_bytes();
+    b->engine = engine_open(&b->model, &b->device, &options, err);
+    if (!b->engine) return -1;
+    engine_initialise(b->engine, (uint64_t)b->config->seed);
+    if (place_batches(b, each, err) != 0 || run_steps(b, err) != 0) return -1;
+    const struct memory_plan *plan = engine_memory(b->engine);
+    b->own.peak_pss = resident_peak_pss_bytes();
+    b->own.planned = plan->total_bytes;
+    b->own.allocated = engine_allocated_bytes(b->engine);
+    for (int k = 0; k < BUFFER_KIND_COUNT; k++)
+        b->own.planned_by_kind[k] = memory_plan_kind_bytes(plan, k);
+    b->out.rate_after = measure_rate(b);
+    return 0;
 }
 
-static int run(const struct arguments *a, struct err *err) {
-    static struct train_config config;
-    struct device_cpu_options cpu;
-    struct record_lane lane;
-    struct device device;
-    struct model model;
-    struct figures figures = {.steps = a->steps};
-    if (config_load(&config, a->config, a->words, a->word_count, err) != 0) return -1;
-    config_device(&config, &cpu);
-    cpu.lane = &lane;
-    if (record_lane_open(&lane, "compute", 0) != 0)
-        return err_set(err, ERR_MEMORY, "no memory for the record");
-    if (device_cpu_open(&device, &cpu, err) != 0) return -1;
-    int status = -1;
-    if (model_describe(&model, &config.model, err) == 0) {
-        status = measure(&config, &model, &device, a->json, &figures, err);
-        model_free(&model);
+// ---- figures of all ranks -----------------------------------------------------------------------
+
+static int gather(struct bench *b, struct err *err) {
+    struct bench_step *out = &b->out;
+    out->rank = calloc((size_t)out->ranks, sizeof *out->rank);
+    if (!out->rank) return err_set(err, ERR_MEMORY, "no memory for the figures");
+    out->rank[0] = b->own;
+    if (!b->world) return 0;
+    comm_wait(comm_all_gather(b->world, &b->own, out->rank, sizeof b->own), NULL);
+    return comm_check(b->comm, err);
+}
+
+static void derive(struct bench *b) {
+    const struct train_config *c = b->config;
+    struct bench_step *out = &b->out;
+    double rate = out->rate_before > out->rate_after ? out->rate_before : out->rate_after;
+    for (int r = 0; r < out->ranks; r++)
+        if (out->rank[r].step_seconds > out->step_seconds)
+            out->step_seconds = out->rank[r].step_seconds;
+    out->recompute_flops = engine_recompute_flops(&c->model, c->recompute, c->context);
+    struct mfu_step step = {out->last.processed, out->last.attended_pairs, out->step_seconds, rate,
+                            out->recompute_flops};
+    out->mfu = mfu_of_step(&c->model, c->context, &step);
+}
+
+static int report(struct bench *b, struct err *err) {
+    struct bench_step *out = &b->out;
+    out->config = b->config;
+    out->device = &b->device;
+    out->mesh = &b->layout.mesh;
+    out->engine = b->engine;
+    out->steps = b->arguments->steps;
+    out->ranks = b->comm ? comm_size(b->comm) : 1;
+    if (gather(b, err) != 0) return -1;
+    derive(b);
+    if (b->rank != 0) return 0;
+    if (b->arguments->json) return bench_step_json(out);
+    bench_step_text(out);
+    return 0;
+}
+
+static int write_trace(struct bench *b, struct err *err) {
+    const struct record_lane *lanes[2] = {&b->lane};
+    char path[4096];
+    if (!b->config->trace[0]) return 0;
+    if (b->comm) lanes[1] = comm_lane(b->comm);
+    return parallel_write_trace(b->config->trace, b->comm, lanes, b->comm ? 2 : 1, path,
+                                sizeof path, err);
+}
+
+// ---- opening and closing ------------------------------------------------------------------------
+
+static int open_ranks(struct bench *b, const struct launch_environment *launched, struct err *err) {
+    if (parallel_join(b->config, launched, b->config->trace[0] ? TRACE_SPANS : 0, &b->comm, err) !=
+        0)
+        return -1;
+    if (b->comm) {
+        b->rank = comm_rank(b->comm);
+        b->world = parallel_world(b->comm, "bench", err);
+        if (!b->world) return -1;
     }
-    device.close(&device);
-    record_lane_close(&lane);
-    return status;
+    return parallel_describe(b->config, b->comm, &b->layout, &b->schedule_csv, &b->parallel, err);
+}
+
+static int walk(struct bench *b, const struct launch_environment *launched, struct err *err) {
+    struct device_cpu_options cpu;
+    if (open_ranks(b, launched, err) != 0) return -1;
+    config_device(b->config, &cpu);
+    cpu.lane = &b->lane;
+    if (record_lane_open(&b->lane, "compute", b->config->trace[0] ? TRACE_SPANS : 0) != 0)
+        return err_set(err, ERR_MEMORY, "no memory for the record");
+    if (device_cpu_open(&b->device, &cpu, err) != 0 ||
+        model_describe(&b->model, &b->config->model, err) != 0)
+        return -1;
+    return measure(b, err) != 0 || report(b, err) != 0 || write_trace(b, err) != 0 ? -1 : 0;
+}
+
+// A rank that has failed ends the others; who was told by another rank says nothing.
+static int leave(struct bench *b, int status, const struct err *err) {
+    bool told = b->comm && comm_failed_elsewhere(b->comm);
+    int exit_status = status == 0 ? 0 : told ? err_exit_status(err) : cli_fail(err);
+    if (status != 0 && b->comm) {
+        comm_fail(b->comm, err);
+        comm_abort(b->comm, exit_status);
+    }
+    engine_close(b->engine);
+    free(b->batches);
+    free(b->list);
+    free(b->out.rank);
+    free(b->schedule_csv);
+    model_free(&b->model);
+    if (b->device.close) b->device.close(&b->device);
+    record_lane_close(&b->lane);
+    comm_stream_close(b->world);
+    comm_close(b->comm);
+    return exit_status;
+}
+
+// What all ranks find alike, before they come together: one of them says it.
+static int load(struct bench *b, const struct launch_environment *launched, struct err *err) {
+    const struct arguments *a = b->arguments;
+    struct train_config *c = b->config;
+    if (config_load(c, a->config, a->words, a->word_count, err) != 0 ||
+        launched_check(launched, comm_library(), err) != 0 ||
+        config_layout(c, launched->ranks, &b->layout, err) != 0)
+        return -1;
+    return affinity_check(launched, cli_threads(launched, c->threads), err);
 }
 
 int bench_step(int argc, char **argv) {
+    static struct train_config config;
+    static struct bench bench;
     struct arguments arguments;
+    struct launch_environment launched;
     struct err err = {0};
     if (parse(argc, argv, &arguments, &err) != 0) return cli_fail(&err);
     if (arguments.help) {
         fputs(help, stdout);
         return 0;
     }
-    return run(&arguments, &err) == 0 ? 0 : cli_fail(&err);
+    bench = (struct bench){.arguments = &arguments, .config = &config};
+    if (cli_launched(&launched, false, &err) != 0) return cli_fail(&err);
+    if (load(&bench, &launched, &err) != 0)
+        return launched_speaks(&launched) ? cli_fail(&err) : err_exit_status(&err);
+    return leave(&bench, walk(&bench, &launched, &err), &err);
 }

@@ -15,7 +15,12 @@ static const struct bench {
 } benches[] = {
     {"attention", bench_attention,
      "tiled attention against the product rate, and against storing the scores"},
+    {"hosts", bench_hosts, "tensor parallelism inside a host, and across hosts on slow links"},
+    {"link", bench_link, "messages and collectives between ranks: time and rate by size"},
     {"loader", bench_loader, "micro-batches from shards, in every mode and order"},
+    {"overlap", bench_overlap,
+     "how much of the traffic of data parallelism hides behind compute on a slow link"},
+    {"ranks", bench_ranks, "a step by one process of several threads, and by ranks of one thread"},
     {"schedule", bench_schedule,
      "step time of every pipeline schedule in slow motion, and its simulation"},
     {"step", bench_step,

@@ -1,0 +1,35 @@
+// For benchmarks that compare runs of several processes: each run is this program started anew, and
+// what it prints as JSON is read.
+#pragma once
+#include "base/error.h"
+#include <jansson.h>
+#include <stdbool.h>
+
+enum { CHILD_MOST_WORDS = 128 };
+
+// What such a benchmark is told: a configuration and settings for all of its runs.
+struct child_arguments {
+    const char *config;
+    const char *settings[CHILD_MOST_WORDS / 2]; // key=value
+    int setting_count;
+    int ranks, steps;
+};
+
+// Sorts the words that options_read left over: one CONFIG, else settings. Refuses to start inside
+// a launch, since the runs are launched themselves.
+int child_arguments_take(struct child_arguments *a, const char *verb, const char *const *words,
+                         int count, struct err *err);
+
+// "weft launch -n RANKS WORDS" (one rank: "weft WORDS"); words end with NULL. The caller drops the
+// tree.
+json_t *child_run(int ranks, const char *const *words, struct err *err);
+
+// "bench step CONFIG SETTINGS EXTRA --steps N --json"; extra words end with NULL.
+json_t *child_step(const struct child_arguments *a, int ranks, const char *const *extra,
+                   struct err *err);
+
+double child_number(const json_t *root, const char *key); // 0: there is none
+// The element of "messages" with this stream and kind, or NULL.
+const json_t *child_messages(const json_t *root, const char *stream, const char *kind);
+
+double bench_median(double *values, int count); // sorts them
