@@ -13,19 +13,19 @@
 
 static const struct type {
     const char *name, *config_class; // the latter for files that have no model_type
-    int context, kv_heads, head_dim; // defaults; 0: heads, hidden / heads
-    double eps;
+    double eps;                      // defaults, as those below
+    int context, kv_heads, head_dim; // 0: heads, hidden / heads
     int bos, eos;
     bool may_slide;
 } types[] = {
-    {"gpt2", "transformers.GPT2Config", 1024, 0, 0, 1e-5, 50256, 50256, false},
-    {"llama", "transformers.LlamaConfig", 2048, 0, 0, 1e-6, 1, 2, false},
-    {"mistral", "transformers.MistralConfig", 131072, 8, 0, 1e-6, 1, 2, true},
-    {"qwen2", "transformers.Qwen2Config", 32768, 32, 0, 1e-6, -1, -1, true},
-    {"qwen3", "transformers.Qwen3Config", 32768, 32, 128, 1e-6, -1, -1, true},
-    {"olmo2", "transformers.Olmo2Config", 2048, 0, 0, 1e-5, -1, 50279, false},
-    {"mixtral", "transformers.MixtralConfig", 131072, 8, 0, 1e-5, 1, 2, true},
-    {"qwen3_moe", "transformers.Qwen3MoeConfig", 32768, 4, 0, 1e-6, -1, -1, true},
+    {"gpt2", "transformers.GPT2Config", 1e-5, 1024, 0, 0, 50256, 50256, false},
+    {"llama", "transformers.LlamaConfig", 1e-6, 2048, 0, 0, 1, 2, false},
+    {"mistral", "transformers.MistralConfig", 1e-6, 131072, 8, 0, 1, 2, true},
+    {"qwen2", "transformers.Qwen2Config", 1e-6, 32768, 32, 0, -1, -1, true},
+    {"qwen3", "transformers.Qwen3Config", 1e-6, 32768, 32, 128, -1, -1, true},
+    {"olmo2", "transformers.Olmo2Config", 1e-5, 2048, 0, 0, -1, 50279, false},
+    {"mixtral", "transformers.MixtralConfig", 1e-5, 131072, 8, 0, 1, 2, true},
+    {"qwen3_moe", "transformers.Qwen3MoeConfig", 1e-6, 32768, 4, 0, -1, -1, true},
 };
 enum {
     TYPE_COUNT = sizeof types / sizeof types[0],

@@ -99,9 +99,9 @@ static void follow_finite_differences(const struct moe_case *c) {
     struct moe_result r;
     moe_run(c, &r);
     int64_t weights = moe_weight_count(c), inputs = r.tokens * c->hidden;
-    float *made = malloc((size_t)weights * 4);
-    double *w = malloc((size_t)weights * 8), *x = calloc((size_t)inputs, 8),
-           *y = malloc((size_t)inputs * 8);
+    float *made = calloc((size_t)weights + 1, 4);
+    double *w = calloc((size_t)weights + 1, 8), *x = calloc((size_t)inputs + 1, 8),
+           *y = calloc((size_t)inputs + 1, 8);
     moe_make_weights(c, made);
     for (int64_t i = 0; i < weights; i++) w[i] = (double)made[i];
     for (int64_t i = 0; i < inputs; i++)

@@ -228,7 +228,7 @@ static void run_rank(struct rank *r) {
                              : moe_gradient_of(r->first + (int64_t)i / c->hidden,
                                                (int)(i % (size_t)c->hidden));
     dtype_convert(dy, c->type, wide, DTYPE_F32, values);
-    r->gradients = calloc((size_t)moe_weight_count(c), 4);
+    r->gradients = calloc((size_t)moe_weight_count(c) + 1, 4);
     struct moe_statistics s = {.counts = calloc((size_t)c->experts, 8),
                                .score_sum = calloc((size_t)c->experts, 8)};
     r->layer.statistics = &s;
@@ -278,11 +278,11 @@ void moe_run(const struct moe_case *c, struct moe_result *out) {
     struct err err = {0};
     CHECK(ep <= 16 && c->rows % ep == 0 && c->experts % ep == 0);
     *out = (struct moe_result){.tokens = tokens,
-                               .y = calloc((size_t)(tokens * c->hidden), 4),
-                               .dx = calloc((size_t)(tokens * c->hidden), 4),
-                               .gradients = calloc((size_t)moe_weight_count(c), 4),
-                               .expert = calloc((size_t)(tokens * c->top_k), 4),
-                               .slot = calloc((size_t)(tokens * c->top_k), 4)};
+                               .y = calloc((size_t)(tokens * c->hidden) + 1, 4),
+                               .dx = calloc((size_t)(tokens * c->hidden) + 1, 4),
+                               .gradients = calloc((size_t)moe_weight_count(c) + 1, 4),
+                               .expert = calloc((size_t)(tokens * c->top_k) + 1, 4),
+                               .slot = calloc((size_t)(tokens * c->top_k) + 1, 4)};
     struct comm_options options = {.watchdog_seconds = 30};
     if (ep > 1) CHECK_OK(comm_open_threads(ends, ep, &options, &err), err);
     for (int i = 0; i < ep; i++)

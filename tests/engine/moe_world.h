@@ -6,20 +6,20 @@
 
 struct moe_case {
     int rows, context, hidden, ffn, shared, experts, top_k;
-    int padding; // positions at the end of the last row
-    bool normalise;
+    int padding;                    // positions at the end of the last row
     double capacity_factor, aux, z; // aux and z: scales
-    enum moe_aux_scope scope;
-    enum dtype type;
     // how it runs
-    int ep, threads; // rows are spread over ep ranks; 0: 1
-    int64_t wave;    // 0: the default
-    bool keeps_up, split;
-    bool no_loss;          // dy is zero: only the router's own losses act
+    int64_t wave;          // 0: the default
     const float *bias;     // [experts]
     const int32_t *chosen; // [rows context, top_k] or NULL
     const float *weights;  // of moe_weight_count elements, or NULL: made here
-    bool calm;             // few tokens choose alike: uniform scores (router weights zero)
+    int ep, threads;       // rows are spread over ep ranks; 0: 1
+    enum moe_aux_scope scope;
+    enum dtype type;
+    bool normalise;
+    bool keeps_up, split;
+    bool no_loss; // dy is zero: only the router's own losses act
+    bool calm;    // the router's weights are zero: equal scores
 };
 
 struct moe_result {

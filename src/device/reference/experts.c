@@ -5,9 +5,10 @@
 #include <string.h>
 
 static void softmax(int experts, const double *logits, double *score, double *lse) {
-    double most = logits[0], sum = 0;
+    double most = logits[0];
     for (int i = 1; i < experts; i++) most = fmax(most, logits[i]);
-    for (int i = 0; i < experts; i++) sum += score[i] = exp(logits[i] - most);
+    double sum = score[0] = exp(logits[0] - most);
+    for (int i = 1; i < experts; i++) sum += score[i] = exp(logits[i] - most);
     for (int i = 0; i < experts; i++) score[i] /= sum;
     *lse = most + log(sum);
 }

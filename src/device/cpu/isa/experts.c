@@ -25,8 +25,9 @@ static float softmax_row(int experts, const float *logits, float *score) {
 }
 
 static void choose(int experts, int top_k, const float *score, const float *bias, int32_t *expert) {
-    float best[DEVICE_MOST_TOP_K];
+    float best[DEVICE_MOST_TOP_K] = {0};
     int count = 0;
+    if (top_k < 1 || top_k > DEVICE_MOST_TOP_K) return; // refused by model_config_check
     for (int i = 0; i < experts; i++) {
         float value = bias ? score[i] + bias[i] : score[i];
         if (count == top_k && !(value > best[count - 1])) continue;
