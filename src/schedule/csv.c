@@ -21,8 +21,11 @@ struct reader {
 
 static int fault(struct reader *r, int line, int column, const char *what, const char *cell,
                  size_t length) {
-    return err_set(r->err, ERR_DATA, "%s: row %d, column %d: %s, found \"%.*s\"", r->name, line,
-                   column, what, (int)(length < 40 ? length : 40), cell);
+    char text[41] = "";
+    for (size_t k = 0; k < length && k < sizeof text - 1; k++) // a wrong file may hold anything
+        text[k] = isprint((unsigned char)cell[k]) ? cell[k] : '?';
+    return err_set(r->err, ERR_DATA, "%s: row %d, column %d: %s, found \"%s\"", r->name, line,
+                   column, what, text);
 }
 
 // A number of at most six digits; -1: none.

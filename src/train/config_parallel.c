@@ -59,7 +59,27 @@ static int check_file(const struct train_config *c, struct err *err) {
         return err_set(err, ERR_USAGE,
                        "%s: pipeline.file is given, but pipeline.schedule is not file",
                        config_place(c, CONFIG_OPTION(pipeline_file), place));
+    if (c->pipeline == PIPELINE_FILE && c->batch_ramp[0])
+        return err_set(err, ERR_USAGE,
+                       "%s: train.batch_ramp changes the micro-batches of a step, but the list in "
+                       "pipeline.file is for one number of them; choose another pipeline.schedule",
+                       config_place(c, CONFIG_OPTION(batch_ramp), place));
     return 0;
+}
+
+static int check_recompute(const struct train_config *c, struct err *err) {
+    char place[1200], kind[64], mode[64];
+    if ((c->pipeline != PIPELINE_ZB_H1 && c->pipeline != PIPELINE_ZB_V) ||
+        c->recompute == RECOMPUTE_NONE)
+        return 0;
+    config_choice(&config_options[CONFIG_OPTION(pipeline)], (int)c->pipeline, kind);
+    config_choice(&config_options[CONFIG_OPTION(recompute)], (int)c->recompute, mode);
+    return err_set(
+        err, ERR_USAGE,
+        "%s: train.recompute is %s, but the weight halves of backward in "
+        "pipeline.schedule %s read what recomputation would overwrite; set it to none, or "
+        "choose 1f1b or interleaved",
+        config_place(c, CONFIG_OPTION(recompute), place), mode, kind);
 }
 
 // The sizes that need no world.
@@ -93,7 +113,8 @@ static int make_layout(const struct train_config *c, struct layout *layout, stru
 int config_check_parallel(const struct train_config *c, struct err *err) {
     char place[1200];
     struct layout layout;
-    if (check_chunks(c, err) != 0 || check_file(c, err) != 0 || make_layout(c, &layout, err) != 0)
+    if (check_chunks(c, err) != 0 || check_file(c, err) != 0 || check_recompute(c, err) != 0 ||
+        make_layout(c, &layout, err) != 0)
         return -1;
     if (c->gather_precision == GATHER_FP32 && c->precision == PRECISION_BF16)
         return err_set(err, ERR_USAGE,

@@ -13,8 +13,8 @@ static void *field(struct train_config *config, const struct option *o) {
 }
 
 static int number_text(const struct option *o, double value, char out[40]) {
-    if (o->type == OPTION_REAL || fabs(value) < 1e15) return snprintf(out, 40, "%.10g", value);
-    return snprintf(out, 40, "%.0f", value);
+    bool whole = o->type == OPTION_INT || o->type == OPTION_LONG || o->type == OPTION_SIZE;
+    return snprintf(out, 40, whole ? "%.0f" : "%.10g", value);
 }
 
 static int check_range(const struct option *o, double value, struct err *err) {
@@ -23,8 +23,9 @@ static int check_range(const struct option *o, double value, struct err *err) {
     number_text(o, o->least, least);
     number_text(o, o->most, most);
     number_text(o, value, found);
-    if (o->most >= INT32_MAX)
-        return err_set(err, ERR_USAGE, "expected %s or more, found %s", least, found);
+    if (o->most >= INT32_MAX) // far away: only the side that is passed is told
+        return err_set(err, ERR_USAGE, "expected %s or %s, found %s",
+                       value < o->least ? least : most, value < o->least ? "more" : "less", found);
     return err_set(err, ERR_USAGE, "expected a value from %s to %s, found %s", least, most, found);
 }
 

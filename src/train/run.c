@@ -13,6 +13,7 @@
 static void try_to_save(struct run *run) {
     struct err err = {0};
     if (run_save(run, &err) == 0) return;
+    run_forget_failure(run);
     log_line(LOG_WARN, "checkpoint of step %lld failed, training goes on: %s", (long long)run->step,
              err.text);
     metrics_put_event(&run->metrics, "checkpoint_failed", run->step, "%s", "");
@@ -20,7 +21,7 @@ static void try_to_save(struct run *run) {
 
 static int last_save(struct run *run, struct err *err) {
     if (run->saved_step == run->step) return 0;
-    if (run_save(run, err) == 0) return 0;
+    if (run_agree(run, run_save(run, err), err) == 0) return 0;
     return err_context(err, "the state of step %lld could not be saved", (long long)run->step);
 }
 

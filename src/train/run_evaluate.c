@@ -1,27 +1,38 @@
-// Loss on the validation sets, in file order, each sample once. See run_parts.h.
+// Loss on the validation sets, in file order, each sample once whatever the number of ranks. See
+// run_parts.h.
 #include "base/clock.h"
 #include "base/log.h"
 #include "train/run_parts.h"
 #include <math.h>
 #include <stdio.h>
 
+// Rows behind the last sample count nothing: the last round of micro-batches is seldom full.
+static void leave_out(struct batch *batch, int64_t rows_left) {
+    int64_t kept = rows_left < 0 ? 0 : rows_left * batch->context;
+    for (int64_t i = kept; i < batch->tokens; i++) {
+        batch->counted -= batch->target[i] >= 0;
+        batch->target[i] = -1;
+    }
+}
+
 int run_evaluate(struct run *run, struct err *err) {
     const struct train_config *c = run->config;
     // A micro-batch on each data-parallel rank at a time.
-    int64_t ranks = run->layout.mesh.size[MESH_DP], samples = c->micro_batch * ranks;
-    int64_t all = (int64_t)loader_samples_per_epoch(run->validation) / samples;
-    int64_t wanted = c->eval_batches / ranks;
-    if (c->eval_batches == 0 || wanted > all) wanted = all;
-    if (wanted == 0) wanted = 1; // a set smaller than that is read more than once
+    int at[MESH_AXES];
+    int64_t samples = (int64_t)c->micro_batch * run->layout.mesh.size[MESH_DP];
+    int64_t last = (int64_t)loader_samples_per_epoch(run->validation);
+    if (c->eval_batches > 0 && c->eval_batches <= last / c->micro_batch)
+        last = c->eval_batches * c->micro_batch;
+    mesh_at(&run->layout.mesh, run->rank, at);
     double sum = 0, start = clock_seconds();
     int64_t counted = 0;
-    for (int64_t i = 0; i < wanted && !run->stopped; i++) {
+    for (int64_t first = 0; first < last && !run->stopped; first += samples) {
         struct batch *const *batches;
         double loss;
         int64_t targets;
-        if (loader_step(run->validation, (uint64_t)(i * samples), &batches, err) != 0 ||
-            engine_evaluate(run->engine, batches[0], &loss, &targets, NULL, err) != 0)
-            return -1;
+        if (loader_step(run->validation, (uint64_t)first, &batches, err) != 0) return -1;
+        leave_out(batches[0], last - first - (int64_t)at[MESH_DP] * c->micro_batch);
+        if (engine_evaluate(run->engine, batches[0], &loss, &targets, NULL, err) != 0) return -1;
         sum += loss;
         counted += targets;
         run_look_at_signals(run);

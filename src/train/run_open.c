@@ -118,13 +118,14 @@ static int loader_for(struct run *run, bool validation, int batch, struct loader
     return 0;
 }
 
-static int open_engine(struct run *run, struct err *err) {
+// What a rank finds out by itself, before it speaks with the others again.
+static int describe_engine(struct run *run, struct engine_options *options, uint64_t *loader_part,
+                           struct err *err) {
     const struct train_config *c = run->config;
     struct device_cpu_options device_options;
-    struct engine_options options;
     struct loader_options loader, validation;
     config_device(c, &device_options);
-    config_engine(c, &options);
+    config_engine(c, options);
     if (record_lane_open(&run->lane, "compute", c->trace[0] ? RUN_TRACE_SPANS : 0) != 0)
         return err_set(err, ERR_MEMORY, "no memory for the trace");
     device_options.lane = &run->lane;
@@ -134,18 +135,25 @@ static int open_engine(struct run *run, struct err *err) {
         loader_for(run, true, c->batch, &validation, err) != 0 ||
         parallel_describe(c, run->comm, &run->layout, &run->schedule_csv, &run->parallel, err) != 0)
         return -1;
-    options.parallel = &run->parallel;
-    uint64_t loader_part = (loader_bytes(&loader) + 63) / 64 * 64;
-    options.other_bytes = loader_part + (validation.set_count ? loader_bytes(&validation) : 0);
+    options->parallel = &run->parallel;
+    *loader_part = (loader_bytes(&loader) + 63) / 64 * 64;
+    options->other_bytes = *loader_part + (validation.set_count ? loader_bytes(&validation) : 0);
     run->recomputed_flops = engine_recompute_flops(&c->model, c->recompute, c->context);
+    return 0;
+}
+
+static int open_engine(struct run *run, struct err *err) {
+    struct engine_options options;
+    uint64_t loader_part;
+    if (run_agree(run, describe_engine(run, &options, &loader_part, err), err) != 0) return -1;
     run_say_world(run);
     if (run->world)
         world_warn(run->comm, run->world, &run->layout.mesh,
                    run->control ? run->control->launch : NULL, run->device.threads);
     say_model(run, &options);
-    if (say_plan(run, &options, err) != 0) return -1;
+    if (run_agree(run, say_plan(run, &options, err), err) != 0) return -1;
     run->engine = engine_open(&run->model, &run->device, &options, err);
-    if (!run->engine) return -1;
+    if (run_agree(run, run->engine ? 0 : -1, err) != 0) return -1;
     run->loader_memory = engine_other_memory(run->engine);
     run->validation_memory = run->loader_memory + loader_part;
     run->result->planned_bytes = engine_memory(run->engine)->total_bytes;
@@ -231,10 +239,10 @@ static int open_journals(struct run *run, struct err *err) {
 
 static int open_parts(struct run *run, struct err *err) {
     const struct train_config *c = run->config;
-    if (open_folder(run, err) != 0 || open_engine(run, err) != 0) return -1;
+    if (run_agree(run, open_folder(run, err), err) != 0 || open_engine(run, err) != 0) return -1;
     run->sample_ids = malloc(sizeof *run->sample_ids * (size_t)c->batch);
-    if (!run->sample_ids) return err_set(err, ERR_MEMORY, "no memory for sample ids");
-    return 0;
+    int status = run->sample_ids ? 0 : err_set(err, ERR_MEMORY, "no memory for sample ids");
+    return run_agree(run, status, err);
 }
 
 static int open_data(struct run *run, struct err *err) {
@@ -261,7 +269,7 @@ static int compare_order(struct run *run, struct err *err) {
 int run_open(struct run *run, struct err *err) {
     run->saved_step = -1;
     config_schedule(run->config, &run->schedule);
-    if (run_agree(run, open_parts(run, err), err) != 0) return -1;
+    if (open_parts(run, err) != 0) return -1;
     if (run_agree(run, run_restore(run, err), err) != 0) return -1;
     if (run_agree(run, open_data(run, err), err) != 0) return -1;
     return compare_order(run, err);

@@ -27,6 +27,7 @@ struct run {
     struct engine_parallel parallel;
     char *schedule_csv;
     bool stopped; // agreed by all ranks
+    bool agreed;  // on a failure: all ranks know of it
 
     struct text config_text;
 
@@ -79,9 +80,11 @@ int run_join(struct run *run, struct err *err);
 void run_leave(struct run *run);
 // Messages have failed; some may still be on their way into this rank's memory.
 bool run_is_broken(const struct run *run);
-// Collective: 0 when all ranks pass 0, else -1 on all of them; the lowest that failed keeps its
-// message, the others are silent (result->silent).
+// Collective: 0 when all ranks pass 0, else -1 on all of them with the message of the lowest that
+// failed, which tells it; the others are silent (result->silent). Ranks post nothing else to the
+// world between what one of them may fail in and this.
 int run_agree(struct run *run, int status, struct err *err);
+void run_forget_failure(struct run *run); // one that the run goes on from
 // Tells the others of a failure between two agreements.
 void run_fail(struct run *run, struct err *err);
 void run_look_at_signals(struct run *run); // collective: sets `stopped`

@@ -178,7 +178,7 @@ int run_one_step(struct run *run, struct err *err) {
     int64_t last = c->stop_at ? c->stop_at : c->steps;
     if (first || run->step % c->log_every == 0 || run->step == last) say_step(run, &m);
     if (first) measure_gemm(run);
-    if (step.skipped) return judge_skipped(run, &step, err);
+    if (step.skipped) return run_agree(run, judge_skipped(run, &step, err), err);
     run->bad_steps = 0;
     return 0;
 }

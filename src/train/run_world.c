@@ -23,26 +23,38 @@ int run_join(struct run *run, struct err *err) {
     return run->world ? 0 : -1;
 }
 
-// Of the ranks that failed the lowest tells its message; the others end with its kind and in
-// silence.
+// Of the ranks that failed the lowest tells its message; the others get it too and end in silence.
+// What was agreed on once is not asked again on the way up.
 int run_agree(struct run *run, int status, struct err *err) {
-    if (!run->world) return status;
+    if (!run->world || (status != 0 && run->agreed)) return status;
     int64_t lowest = status != 0 ? -run->rank : -run->ranks;
+    struct err told = {0}, broken = {0};
     comm_max_integers(run->world, &lowest, 1);
-    if (lowest == -run->ranks && comm_check(run->comm, err) == 0) return 0;
-    int64_t kind = -lowest == run->rank && status != 0 ? (int64_t)err->kind : 0;
-    comm_max_integers(run->world, &kind, 1);
-    if (status != 0 && -lowest == run->rank) return -1;
-    run->result->silent = true;
-    *err = (struct err){ERR_NONE, ""};
-    return err_set(err, kind > 0 ? (enum err_kind)kind : ERR_INTERNAL, "rank %lld failed",
-                   (long long)-lowest);
+    int speaker = (int)-lowest;
+    if (speaker == run->rank) told = *err;
+    if (speaker < run->ranks)
+        comm_wait(comm_broadcast(run->world, speaker, &told, sizeof told), NULL);
+    if (comm_check(run->comm, &broken) != 0) {
+        run->result->silent = comm_failed_elsewhere(run->comm);
+        if (status == 0) *err = broken;
+        run->agreed = true;
+        return -1;
+    }
+    if (speaker == run->ranks) return 0;
+    run->agreed = true;
+    run->result->silent = speaker != run->rank;
+    *err = told;
+    return -1;
+}
+
+void run_forget_failure(struct run *run) {
+    run->agreed = run->result->silent = false;
 }
 
 // A failure inside a step: peers that wait for this rank are told; a rank that was told is silent.
 void run_fail(struct run *run, struct err *err) {
     struct err known = {0};
-    if (!run->world || run->result->silent) return;
+    if (!run->world || run->agreed || run->result->silent) return;
     if (comm_check(run->comm, &known) != 0)
         run->result->silent = comm_failed_elsewhere(run->comm);
     else

@@ -108,6 +108,44 @@ TEST_LIMIT(launched_layouts_of_every_axis_start, 300) {
     CHECK_CLOSE(all, one, 1e-5);
 }
 
+// The last field of that name in an evaluation's line of a run's journal.
+static double evaluated(const char *folder, const char *field) {
+    char text[256];
+    CHECK_EQ_INT(test_shell(text, sizeof text,
+                            "grep '\"event\":\"evaluation\"' %s/metrics.jsonl | grep -o "
+                            "'\"%s\":[^,}]*' | cut -d: -f2",
+                            path_in(folder), field),
+                 0);
+    return strtod(text, NULL);
+}
+
+// 249 samples of 32 targets: they divide neither over data ranks nor into micro-batches.
+TEST_LIMIT(launched_evaluation_counts_every_sample_once, 300) {
+    need_mpi();
+    write_inputs("family: llama, kv_heads: 2");
+    const char *still = "train.steps=1 optimizer.learning_rate=0";
+    char words[200];
+    must_run(1, "one", still);
+    CHECK(evaluated("one", "targets") == 249 * 32);
+    static const struct {
+        const char *folder, *words;
+        int ranks, samples;
+    } runs[] = {{"rows", "train.micro_batch=4", 1, 249},
+                {"some", "eval.batches=5", 1, 5},
+                {"dp", "parallel.dp=2 train.micro_batch=4", 2, 249},
+                {"dp_some", "parallel.dp=4 eval.batches=5", 4, 5},
+                {"zero", "parallel.dp=2 parallel.pp=2 parallel.zero=3", 4, 249}};
+    double some = 0;
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        snprintf(words, sizeof words, "%s %s", still, runs[i].words);
+        must_run(runs[i].ranks, runs[i].folder, words);
+        CHECK(evaluated(runs[i].folder, "targets") == runs[i].samples * 32);
+        double loss = evaluated(runs[i].folder, "loss");
+        if (runs[i].samples == 5 && some == 0) some = loss;
+        CHECK_CLOSE(loss, runs[i].samples == 5 ? some : evaluated("one", "loss"), 1e-6);
+    }
+}
+
 static void refused(int ranks, const char *words, const char *part1, const char *part2) {
     CHECK_EQ_INT(run(ranks, "refused", words), 2);
     CHECK_CONTAINS(output, part1);
@@ -126,4 +164,6 @@ TEST_LIMIT(launched_layouts_that_cannot_be_are_refused_once, 300) {
     refused(2, "parallel.cp=2 data.context=30", "30", "cp");
     refused(3, "parallel.dp=3", "8", "3");
     refused(2, "parallel.pp=2 pipeline.layers=[3,2]", "layers", "5");
+    refused(2, "parallel.pp=2 pipeline.schedule=zb-v train.recompute=full", "recompute", "none");
+    refused(2, "parallel.ep=2 model.experts=3", "experts", "3");
 }

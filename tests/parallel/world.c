@@ -107,8 +107,12 @@ static void fill_row(struct batch *b, int row, int64_t index, int vocab) {
 }
 
 static void fill(struct batch *b, int64_t first_sample, int vocab) {
-    b->counted = b->attended_pairs = b->non_pad = 0;
+    b->non_pad = 0;
     for (int r = 0; r < b->rows; r++) fill_row(b, r, first_sample + r, vocab);
+}
+
+static void count(struct batch *b) {
+    b->counted = b->attended_pairs = 0;
     for (int i = 0; i < b->tokens; i++) {
         b->counted += b->target[i] >= 0;
         b->attended_pairs += b->attend_to[i] - b->attend_from[i];
@@ -323,6 +327,10 @@ static void *rank_main(void *argument) {
     struct session s;
     open_session(&s, r, l);
     engine_initialise(s.engine, 1);
+    if (l->start) {
+        move_slices(w, s.engine, ENGINE_MASTER, (float *)l->start, NULL, INTO_ENGINE);
+        engine_weights_changed(s.engine);
+    }
     if (engine_memory(s.engine)->total_bytes != engine_allocated_bytes(s.engine))
         w->result->planned_is_allocated = false;
     collect(w, s.engine, w->result->initial, NULL, NULL);
@@ -352,10 +360,15 @@ static void *rank_main(void *argument) {
             wait_for_all(r);
             engine_weights_changed(s.engine);
         }
-        for (int m = 0; m < micro_batches; m++)
-            fill(&batches[m],
-                 (int64_t)step * samples_of(l) + (at[MESH_DP] * micro_batches + m) * l->rows,
+        for (int m = 0; m < micro_batches; m++) {
+            int index = at[MESH_DP] * micro_batches + m;
+            batches[m].context = WORLD_CONTEXT;
+            batches[m].tokens = WORLD_CONTEXT * l->rows;
+            fill(&batches[m], (int64_t)step * samples_of(l) + index * l->rows,
                  w->model.config.vocab);
+            if (l->edit) l->edit(&batches[m], step, index);
+            count(&batches[m]);
+        }
         struct engine_routes routes = {.mode = l->replay    ? ROUTES_REPLAY
                                                : l->compare ? ROUTES_COMPARE
                                                             : ROUTES_RECORD};
@@ -370,8 +383,8 @@ static void *rank_main(void *argument) {
                             given->routes + (size_t)step * step_routes, routes.expert, false);
             engine_use_routes(s.engine, &routes);
         }
-        struct engine_step es = {.learning_rate = 0.003,
-                                 .clip_norm = 1.0,
+        struct engine_step es = {.learning_rate = l->frozen ? 0 : 0.003,
+                                 .clip_norm = l->clip > 0 ? l->clip : 1.0,
                                  .update = step + 1,
                                  .dropout_seed = (uint64_t)step + 7};
         if (engine_run_step(s.engine, list, micro_batches, &es, &err) != 0)
@@ -381,6 +394,7 @@ static void *rank_main(void *argument) {
         if (r->rank == 0) {
             out->loss[step] = es.loss;
             out->norm[step] = es.gradient_norm;
+            out->last = es;
             out->counted = es.counted;
             out->balance = es.expert_balance;
             out->dropped += es.dropped;
@@ -437,7 +451,8 @@ void world_run(const struct world_layout *layout, struct world_result *out) {
     size_t count = out->weight_count = w.first[w.model.param_count];
     out->ignored = calloc(count, 1);
     mark_ignored(&w, out->ignored);
-    out->routes = calloc(WORLD_STEPS * routes_of_step(layout, &config) + 1, sizeof *out->routes);
+    out->routes =
+        calloc(WORLD_MOST_STEPS * routes_of_step(layout, &config) + 1, sizeof *out->routes);
     out->weights = calloc(count, sizeof(float));
     out->moments = calloc(count, sizeof(float));
     out->initial = calloc(count, sizeof(float));

@@ -5,7 +5,7 @@
 #include "engine/engine.h"
 #include "test.h"
 
-enum { WORLD_STEPS = 10, WORLD_MOST_SAMPLES = 12, WORLD_CONTEXT = 32 };
+enum { WORLD_STEPS = 10, WORLD_MOST_STEPS = 100, WORLD_MOST_SAMPLES = 12, WORLD_CONTEXT = 32 };
 
 struct world_layout {
     const char *model; // "gpt2", "llama" (grouped heads, tied), "untied", "moe", "shared" (experts,
@@ -27,7 +27,7 @@ struct world_layout {
     bool bf16, bf16_wire;
     bool bf16_gradients, bf16_gather; // zero.accumulate_precision, zero.gather_precision
     int prefetch, in_flight;          // 0: 1 and 2; prefetch -1: none
-    int steps; // 0: WORLD_STEPS
+    int steps;                        // 0: WORLD_STEPS
     double dropout;
     struct engine_experts experts; // models with experts
     // Routes of another run: replayed, or only compared with what this run chooses.
@@ -35,10 +35,17 @@ struct world_layout {
     int resume_at; // save the state after this step, load it into new engines of `resume_as` (NULL:
                    // the same layout)
     const struct world_layout *resume_as;
+    // Changes a filled micro-batch, `index` among those of all data ranks; may shorten it. Sets
+    // non_pad; targets and pairs are counted anew.
+    void (*edit)(struct batch *batch, int step, int index);
+    const float *start; // weights of the whole model in place of initial ones
+    bool frozen;        // learning rate 0
+    double clip;        // 0: 1.0
 };
 
 struct world_result {
-    double loss[WORLD_STEPS], norm[WORLD_STEPS];
+    double loss[WORLD_MOST_STEPS], norm[WORLD_MOST_STEPS];
+    struct engine_step last; // of rank 0
     int64_t counted;
     float *weights, *moments, *initial; // of the whole model, in parameter order, no padding
     unsigned char *ignored;             // of each weight: its gradient is mathematically zero
