@@ -195,23 +195,23 @@ TEST(prepared_products_make_nothing_later) {
     struct record_lane lane;
     CHECK(record_lane_open(&lane, "test", 0) == 0);
     run.device.lane = &lane;
-    struct device_weight weight = {.n = 96, .k = 64, .type = DTYPE_BF16};
+    struct device_weight weight = {.n = 192, .k = 128, .type = DTYPE_BF16};
     uint64_t bytes = 0, most = 0;
     const char *kinds = "fiw";
     for (int i = 0; i < 3; i++) {
-        CHECK_OK(run.device.prepare_linear(&run.device, &weight, kinds[i], 700, 64, 96, DTYPE_BF16,
-                                           &bytes, &err),
+        CHECK_OK(run.device.prepare_linear(&run.device, &weight, kinds[i], 700, 128, 192,
+                                           DTYPE_BF16, &bytes, &err),
                  err);
         if (bytes > most) most = bytes;
     }
     run.device.set_workspace(&run.device, run_memory(&run, most), most);
-    struct values x = run_values(&run, DTYPE_BF16, 700 * 64, 1),
-                  w = run_values(&run, DTYPE_BF16, 96 * 64, 1);
-    struct values dy = run_values(&run, DTYPE_BF16, 700 * 96, 1);
-    compute(&run, (struct model_shape){96, 64}, 700, &x, &w, &dy, false);
+    struct values x = run_values(&run, DTYPE_BF16, 700 * 128, 1),
+                  w = run_values(&run, DTYPE_BF16, 192 * 128, 1);
+    struct values dy = run_values(&run, DTYPE_BF16, 700 * 192, 1);
+    compute(&run, (struct model_shape){192, 128}, 700, &x, &w, &dy, false);
     CHECK_EQ_INT(device_cpu_late_products(&run.device), 0);
     CHECK_EQ_INT(lane.events[RECORD_GEMM], 3);
-    compute(&run, (struct model_shape){96, 64}, 701, &x, &w, &dy, false); // the control
+    compute(&run, (struct model_shape){192, 128}, 701, &x, &w, &dy, false); // the control
     if (strstr(run.device.name, "avx512")) // elsewhere there is nothing to prepare
         CHECK(device_cpu_late_products(&run.device) > 0);
     run.device.lane = NULL;

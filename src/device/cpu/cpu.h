@@ -9,7 +9,10 @@ struct cpu_device {
     enum device_isa isa; // of the kernels
     bool bf16_products;  // false: products of bf16 operands are computed in FP32 from converted
                          // copies
-    const struct product_kernels *own_products; // NULL: products are oneDNN's
+    // The own products serve weights of fewer than own_below elements (all of them without
+    // AVX-512), oneDNN the others.
+    const struct product_kernels *own_products;
+    int64_t own_below;
     bool attention_pairs; // bf16 attention multiplies pairs of bf16, see attention.c
     char name[96];
     struct gemm_cache products;

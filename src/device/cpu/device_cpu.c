@@ -19,6 +19,8 @@ static enum device_isa best_isa(void) {
 #endif
 }
 
+enum { SMALL_WEIGHT = 1 << 14 }; // elements
+
 static const char *isa_name(enum device_isa isa) {
     return isa == DEVICE_ISA_AVX512 ? "avx512" : isa == DEVICE_ISA_AVX2 ? "avx2" : "portable";
 }
@@ -80,9 +82,9 @@ int device_cpu_open(struct device *device, const struct device_cpu_options *opti
         return -1;
     }
     cpu->isa = isa;
-    cpu->own_products = isa == DEVICE_ISA_AVX2       ? &product_kernels_avx2
-                        : isa == DEVICE_ISA_PORTABLE ? &product_kernels_portable
-                                                     : NULL;
+    cpu->own_products =
+        isa == DEVICE_ISA_PORTABLE ? &product_kernels_portable : &product_kernels_avx2;
+    cpu->own_below = isa == DEVICE_ISA_AVX512 ? SMALL_WEIGHT : INT64_MAX;
     cpu->bf16_products = isa == DEVICE_ISA_AVX512 && gemm_has_bf16();
     snprintf(cpu->name, sizeof cpu->name, "cpu %s%s, %d thread%s", isa_name(isa),
              cpu->bf16_products ? "-bf16" : ", bf16 products in fp32", device->threads,

@@ -1,11 +1,12 @@
 // Products with weights: forward, input gradient, weight gradient, and packed copies of the
 // weights.
 //
-// Without AVX-512 they are this backend's own (product.h), with it oneDNN's. Where the processor
-// multiplies bf16 itself the operands go to oneDNN as they are; elsewhere they are converted to
-// FP32 in the workspace, multiplied there, and the result is rounded once. Weight gradients run in
-// chunks of DEVICE_TOKEN_CHUNK tokens, one after the other, so that no split over threads can
-// change the order of a sum.
+// Without AVX-512 they are this backend's own (product.h); with it those with small weights are,
+// whose odd shapes oneDNN may cut by the number of threads, and the others are oneDNN's. Where the
+// processor multiplies bf16 itself the operands go to oneDNN as they are; elsewhere they are
+// converted to FP32 in the workspace, multiplied there, and the result is rounded once. Weight
+// gradients run in chunks of DEVICE_TOKEN_CHUNK tokens, one after the other, so that no split over
+// threads can change the order of a sum.
 #include "device/cpu/cpu.h"
 #include <omp.h>
 #include <stdlib.h>
@@ -73,6 +74,15 @@ uint64_t product_workspace_bytes(const struct product_kernels *kernels, int thre
            (uint64_t)threads * own;
 }
 
+// NULL: oneDNN's. `elements`: of the weight.
+static const struct product_kernels *own_of(const struct cpu_device *cpu, int64_t elements) {
+    return elements < cpu->own_below ? cpu->own_products : NULL;
+}
+
+static int64_t weight_elements(const struct gemm_spec *spec) {
+    return spec->a_transposed ? spec->rows * spec->columns : spec->columns * spec->inner;
+}
+
 static uint64_t plan_bytes(const struct plan *plan, const struct gemm_entry *entry) {
     return round_64(gemm_workspace_bytes(entry)) + plan->a_bytes + plan->b_bytes + plan->c_bytes;
 }
@@ -125,9 +135,9 @@ static unsigned char *workspace_of(struct device *device, uint64_t bytes) {
     return cpu->own_workspace;
 }
 
-static void own_product(struct device *device, const struct gemm_spec *spec, const void *a,
-                        const void *b, const float *bias, void *c) {
-    const struct product_kernels *own = cpu_device_of(device)->own_products;
+static void own_product(struct device *device, const struct product_kernels *own,
+                        const struct gemm_spec *spec, const void *a, const void *b,
+                        const float *bias, void *c) {
     uint64_t bytes = product_workspace_bytes(own, device->threads, spec);
     void *workspace = workspace_of(device, bytes);
     if (workspace) own->run(device->threads, spec, a, b, bias, c, workspace);
@@ -137,8 +147,9 @@ static void own_product(struct device *device, const struct gemm_spec *spec, con
 static void product(struct device *device, const struct gemm_spec *spec, bool b_ready,
                     const void *a, const void *b, const float *bias, void *c) {
     struct cpu_device *cpu = cpu_device_of(device);
-    if (cpu->own_products) {
-        own_product(device, spec, a, b, bias, c);
+    const struct product_kernels *own = own_of(cpu, weight_elements(spec));
+    if (own) {
+        own_product(device, own, spec, a, b, bias, c);
         return;
     }
     struct plan plan = plan_of(cpu, *spec, b_ready);
@@ -227,10 +238,11 @@ static struct gemm_spec weight_spec(const struct device_weight *w, int64_t token
 static uint64_t pack_bytes(struct device *device, const struct device_weight *weight,
                            bool backward) {
     struct cpu_device *cpu = cpu_device_of(device);
-    if (cpu->own_products) {
+    const struct product_kernels *own = own_of(cpu, weight->n * weight->k);
+    if (own) {
         int64_t inner = backward ? weight->n : weight->k,
                 columns = backward ? weight->k : weight->n;
-        return round_64(product_pack_bytes(cpu->own_products, inner, columns, weight->type));
+        return round_64(product_pack_bytes(own, inner, columns, weight->type));
     }
     if (converts(cpu, weight->type)) return round_64((uint64_t)(weight->n * weight->k) * 4);
     omp_set_num_threads(device->threads);
@@ -244,11 +256,12 @@ static void pack(struct device *device, const struct device_weight *weight, bool
     struct cpu_device *cpu = cpu_device_of(device);
     double begin = record_begin(device->lane);
     void *packed = backward ? weight->packed_backward : weight->packed_forward;
-    if (cpu->own_products) {
+    const struct product_kernels *own = own_of(cpu, weight->n * weight->k);
+    if (own) {
         struct gemm_spec spec =
             backward ? input_spec(weight, 1, weight->n, weight->k)
                      : forward_spec(weight, 1, weight->k, weight->n, weight->type, false);
-        cpu->own_products->pack(device->threads, &spec, weight->plain, packed);
+        own->pack(device->threads, &spec, weight->plain, packed);
     } else if (converts(cpu, weight->type)) {
         device->convert(device, weight->n * weight->k, weight->plain, DTYPE_BF16, packed,
                         DTYPE_F32);
@@ -267,9 +280,10 @@ static void pack(struct device *device, const struct device_weight *weight, bool
 static int prepare_one(struct device *device, const struct gemm_spec *spec, bool b_ready,
                        uint64_t *most, struct err *err) {
     struct cpu_device *cpu = cpu_device_of(device);
-    if (cpu->own_products) { // nothing to make
-        uint64_t own = product_workspace_bytes(cpu->own_products, device->threads, spec);
-        if (own > *most) *most = own;
+    const struct product_kernels *own = own_of(cpu, weight_elements(spec));
+    if (own) { // nothing to make
+        uint64_t bytes = product_workspace_bytes(own, device->threads, spec);
+        if (bytes > *most) *most = bytes;
         return 0;
     }
     struct plan plan = plan_of(cpu, *spec, b_ready);
