@@ -91,11 +91,12 @@ void stage_layers_forward(struct engine *e, int index, int slot, int target,
                        e->single[SINGLE_DELTA], output);
 }
 
-static bool ends_gradients(const struct engine *e, const struct action *a, bool forward) {
+// Whether no later action of the stage writes the gradients that actions of these two kinds write.
+// A user's list may mix whole backward passes with halves.
+static bool ends_gradients(const struct engine *e, const struct action *a, enum action_kind kind,
+                           enum action_kind or_kind) {
     for (const struct action *b = a + 1; b < e->schedule->actions + e->schedule->count; b++)
-        if (b->stage == a->stage && (forward ? b->kind == ACTION_FORWARD
-                                             : b->kind == ACTION_BACKWARD || b->kind == a->kind))
-            return false;
+        if (b->stage == a->stage && (b->kind == kind || b->kind == or_kind)) return false;
     return true;
 }
 
@@ -110,7 +111,7 @@ void stage_forward(struct engine *e, const struct action *a, const struct batch 
     unit_acquire(e, unit, false);
     unit_gradients_begin(e, unit);
     e->batch_loss[a->micro_batch] = head_loss(e, batch, s->gradient[a->slot]);
-    unit_gradients_end(e, unit, ends_gradients(e, a, true));
+    unit_gradients_end(e, unit, ends_gradients(e, a, ACTION_FORWARD, ACTION_FORWARD));
     unit_release(e, unit);
 }
 
@@ -152,7 +153,7 @@ static void backward_end(struct engine *e, struct engine_stage *s, const struct 
         int unit = engine_unit_of_embedding(e);
         unit_gradients_begin(e, unit);
         embedding_backward(e, s->part.layer_first, batch);
-        unit_gradients_end(e, unit, ends_gradients(e, a, false));
+        unit_gradients_end(e, unit, ends_gradients(e, a, ACTION_BACKWARD, ACTION_BACKWARD_INPUT));
     } else if (s->previous_rank != e->rank) {
         s->sent_back[s->sends_back++ % ENGINE_SEND_RING] = (struct comm_event){0};
     }
@@ -162,19 +163,21 @@ void stage_backward(struct engine *e, const struct action *a, const struct batch
                     bool weight) {
     int index = stage_of(e, a->stage);
     struct engine_stage *s = &e->stages[index];
-    bool last = ends_gradients(e, a, false);
+    bool last = ends_gradients(e, a, ACTION_BACKWARD, ACTION_BACKWARD_WEIGHT);
     engine_enter(e, index, a->slot, a->flow);
     place_gradients(e, index, a);
     if (input) backward_begin(e, s, a, batch);
     for (int l = last_layer(s); l >= s->part.layer_first; l--) {
-        unit_acquire(e, l, true);
+        // a weight half reads no weights, unless waves of experts are redone
+        bool reads = input || e->layers[l].param[PARAM_ROUTER] >= 0;
+        if (reads) unit_acquire(e, l, true);
         if (input) layer_backward_input(e, l, batch);
         if (weight) {
             unit_gradients_begin(e, l);
             layer_backward_weight(e, l, batch);
             unit_gradients_end(e, l, last);
         }
-        unit_release(e, l);
+        if (reads) unit_release(e, l);
     }
     if (input) backward_end(e, s, a, batch);
 }
@@ -182,11 +185,12 @@ void stage_backward(struct engine *e, const struct action *a, const struct batch
 // ---- messages
 // ------------------------------------------------------------------------------------
 
-// Below 2^18: what runs beside it uses higher tags. At most RANK_MOST_SLOTS micro-batches are on
-// their way.
+_Static_assert(2 * LAYOUT_MAX_STAGES * RANK_MOST_SLOTS <= TAG_CONTEXT - TAG_STAGES,
+               "every stage, micro-batch and direction has a tag of its own");
+
+// At most RANK_MOST_SLOTS micro-batches are on their way.
 static int message_tag(int from_stage, int micro_batch, bool backward) {
-    return ((from_stage % LAYOUT_MAX_STAGES) * RANK_MOST_SLOTS + micro_batch % RANK_MOST_SLOTS) *
-               2 +
+    return TAG_STAGES + 2 * (from_stage * RANK_MOST_SLOTS + micro_batch % RANK_MOST_SLOTS) +
            backward;
 }
 
@@ -216,6 +220,7 @@ void stage_message(struct engine *e, const struct action *a) {
                          s->gradient[s->slot_of[m]], bytes);
         break;
     }
+    // Not for gradients: two ranks that both waited for their sends would never come to receive.
     if (e->parallel.no_overlap && a->kind == ACTION_SEND_FORWARD)
         comm_wait(s->sent[(s->sends - 1) % ENGINE_SEND_RING], e->device->lane);
 }
