@@ -164,7 +164,7 @@ struct comm_event comm_barrier(struct comm_stream *s);
 // in group order.
 void comm_sum_integers(struct comm_stream *s, int64_t *values, int count);
 void comm_max_integers(struct comm_stream *s, int64_t *values, int count);
-void comm_sum_doubles(struct comm_stream *s, double *values, int count); // count <= 64 each
+void comm_sum_doubles(struct comm_stream *s, double *values, int count);
 
 // ---- between two ranks (world ranks); tag 0 .. 2^20. A message to oneself is allowed.
 struct comm_event comm_send(struct comm *comm, int to, int tag, const void *data, uint64_t bytes);

@@ -91,12 +91,17 @@ void stage_layers_forward(struct engine *e, int index, int slot, int target,
                        e->single[SINGLE_DELTA], output);
 }
 
-// Whether no later action of the stage writes the gradients that actions of these two kinds write.
-// A user's list may mix whole backward passes with halves.
-static bool ends_gradients(const struct engine *e, const struct action *a, enum action_kind kind,
-                           enum action_kind or_kind) {
+static bool is_forward(enum action_kind kind) {
+    return kind == ACTION_FORWARD;
+}
+
+// Whether no later action of the stage is of the kinds that write the same gradients: the head's in
+// forward, the embedding's in the first half of backward, those of layers in the last. A user's
+// list may mix whole backward passes with halves.
+static bool ends_gradients(const struct engine *e, const struct action *a,
+                           bool writes(enum action_kind)) {
     for (const struct action *b = a + 1; b < e->schedule->actions + e->schedule->count; b++)
-        if (b->stage == a->stage && (b->kind == kind || b->kind == or_kind)) return false;
+        if (b->stage == a->stage && writes(b->kind)) return false;
     return true;
 }
 
@@ -111,7 +116,7 @@ void stage_forward(struct engine *e, const struct action *a, const struct batch 
     unit_acquire(e, unit, false);
     unit_gradients_begin(e, unit);
     e->batch_loss[a->micro_batch] = head_loss(e, batch, s->gradient[a->slot]);
-    unit_gradients_end(e, unit, ends_gradients(e, a, ACTION_FORWARD, ACTION_FORWARD));
+    unit_gradients_end(e, unit, ends_gradients(e, a, is_forward));
     unit_release(e, unit);
 }
 
@@ -153,7 +158,7 @@ static void backward_end(struct engine *e, struct engine_stage *s, const struct 
         int unit = engine_unit_of_embedding(e);
         unit_gradients_begin(e, unit);
         embedding_backward(e, s->part.layer_first, batch);
-        unit_gradients_end(e, unit, ends_gradients(e, a, ACTION_BACKWARD, ACTION_BACKWARD_INPUT));
+        unit_gradients_end(e, unit, ends_gradients(e, a, action_is_first_of_backward));
     } else if (s->previous_rank != e->rank) {
         s->sent_back[s->sends_back++ % ENGINE_SEND_RING] = (struct comm_event){0};
     }
@@ -163,7 +168,7 @@ void stage_backward(struct engine *e, const struct action *a, const struct batch
                     bool weight) {
     int index = stage_of(e, a->stage);
     struct engine_stage *s = &e->stages[index];
-    bool last = ends_gradients(e, a, ACTION_BACKWARD, ACTION_BACKWARD_WEIGHT);
+    bool last = ends_gradients(e, a, action_is_last_of_backward);
     engine_enter(e, index, a->slot, a->flow);
     place_gradients(e, index, a);
     if (input) backward_begin(e, s, a, batch);

@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "data/batch_share.h"
 #include "engine/engine.h"
+#include "engine/tags.h"
 #include "memory/flat.h"
 #include "memory/rank.h"
 #include "schedule/pipeline.h"

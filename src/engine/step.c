@@ -63,7 +63,7 @@ static double global_loss(struct engine *e, double sum) {
     return sum;
 }
 
-static double forward(struct engine *e, const struct batch *batch, bool loss);
+static double forward(struct engine *e, int micro_batch, bool loss);
 
 static void update(struct engine *e, int count, struct engine_step *step) {
     double sum = 0;
@@ -178,7 +178,7 @@ static int check(struct engine *e, struct err *err) {
 static void count_choices(struct engine *e, int count) {
     if (!engine_moe_counts_ahead(e)) return;
     engine_moe_ahead(e, true);
-    for (int m = 0; m < count; m++) forward(e, e->batches[m], false);
+    for (int m = 0; m < count; m++) forward(e, m, false);
     engine_moe_ahead(e, false);
 }
 
@@ -219,11 +219,12 @@ int engine_run_step(struct engine *engine, struct batch *const *batches, int cou
 
 // All stages of this rank one after the other; they ascend on every rank, so nobody waits in a
 // circle.
-static double forward(struct engine *e, const struct batch *batch, bool loss) {
+static double forward(struct engine *e, int micro_batch, bool loss) {
+    const struct batch *batch = e->batches[micro_batch];
     double sum = 0;
     for (int i = 0; i < e->shape.stage_count; i++) {
         const struct stage_part *part = &e->stages[i].part;
-        struct action a = {ACTION_RECEIVE_FORWARD, part->stage, 0, 0, 0, 0};
+        struct action a = {ACTION_RECEIVE_FORWARD, part->stage, micro_batch, 0, 0, 0};
         bool receives = !part->first && e->stages[i].previous_rank != e->rank;
         bool sends = !part->last && e->stages[i].next_rank != e->rank;
         engine_enter(e, i, 0, 0);
@@ -240,14 +241,19 @@ static double forward(struct engine *e, const struct batch *batch, bool loss) {
     return sum;
 }
 
+// Makes it the only micro-batch.
+static int begin_forward(struct engine *e, const struct batch *batch, struct err *err) {
+    e->shared_list[0] = (struct batch *)(uintptr_t)batch; // read only
+    e->drops = false;
+    if (accept_batch(e, batch, err) != 0) return -1;
+    return layer_context_share(e, e->shared_list, 1, err);
+}
+
 int engine_evaluate(struct engine *engine, const struct batch *batch, double *loss_sum,
                     int64_t *counted, float *token_loss, struct err *err) {
-    struct batch *own = (struct batch *)batch; // read only
-    if (accept_batch(engine, batch, err) != 0 || layer_context_share(engine, &own, 1, err) != 0)
-        return -1;
-    engine->drops = false;
+    if (begin_forward(engine, batch, err) != 0) return -1;
     double begin = record_begin(engine->device->lane);
-    *loss_sum = global_loss(engine, forward(engine, engine->batches[0], true));
+    *loss_sum = global_loss(engine, forward(engine, 0, true));
     *counted = batch->counted;
     if (engine->stream[GROUP_DP]) comm_sum_integers(engine->stream[GROUP_DP], counted, 1);
     if (token_loss)
@@ -261,13 +267,12 @@ int engine_logits(struct engine *engine, const struct batch *batch, const int32_
     const struct device_weight *w = &engine->weight[engine->head];
     if (!engine_alone(engine))
         return err_set(err, ERR_INTERNAL, "logits of a model that is spread over ranks");
-    if (accept_batch(engine, batch, err) != 0) return -1;
+    if (begin_forward(engine, batch, err) != 0) return -1;
     for (int i = 0; i < count; i++)
         if (rows[i] < 0 || rows[i] >= batch->tokens)
             return err_set(err, ERR_USAGE, "logits of row %d of a micro-batch of %d tokens",
                            rows[i], batch->tokens);
-    engine->drops = false;
-    forward(engine, batch, false);
+    forward(engine, 0, false);
     // The wanted rows are gathered; DELTA is free behind the final norm.
     size_t row = (size_t)w->k * dtype_bytes(engine->type);
     int64_t chunk = batch->tokens < engine->shape.chunk ? batch->tokens : engine->shape.chunk;

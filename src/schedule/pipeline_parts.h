@@ -2,17 +2,6 @@
 #pragma once
 #include "schedule/pipeline.h"
 
-static inline bool action_is_compute(enum action_kind kind) {
-    return kind <= ACTION_BACKWARD_WEIGHT;
-}
-// Whether this ends the use of a stage's activations.
-static inline bool action_is_last_of_backward(enum action_kind kind) {
-    return kind == ACTION_BACKWARD || kind == ACTION_BACKWARD_WEIGHT;
-}
-static inline bool action_is_first_of_backward(enum action_kind kind) {
-    return kind == ACTION_BACKWARD || kind == ACTION_BACKWARD_INPUT;
-}
-
 // The rank whose message an action waits for is another one than `rank`.
 static inline bool pipeline_remote(const struct pipeline *p, int stage, int rank) {
     return stage >= 0 && stage < p->stages && p->stage_rank[stage] != rank;

@@ -4,6 +4,7 @@
 // pipeline.h.
 #pragma once
 #include "base/text.h"
+#include <stdbool.h>
 
 enum action_kind {
     ACTION_FORWARD,         // F
@@ -23,6 +24,17 @@ enum action_kind {
     ACTION_REDUCE, // R: the stage's gradients are final on this rank; micro_batch -1
     ACTION_KIND_COUNT
 };
+
+static inline bool action_is_compute(enum action_kind kind) {
+    return kind <= ACTION_BACKWARD_WEIGHT;
+}
+// The first and the last action of a backward pass; a whole one is both.
+static inline bool action_is_first_of_backward(enum action_kind kind) {
+    return kind == ACTION_BACKWARD || kind == ACTION_BACKWARD_INPUT;
+}
+static inline bool action_is_last_of_backward(enum action_kind kind) {
+    return kind == ACTION_BACKWARD || kind == ACTION_BACKWARD_WEIGHT;
+}
 
 struct action {
     enum action_kind kind;

@@ -217,6 +217,29 @@ BLOCK(8)
 BLOCK(9)
 _Static_assert(LINES <= 80, "a block more");
 
+// A whole backward pass writes what a weight half writes: gradients are final behind the last of
+// either.
+TEST(a_list_that_mixes_whole_backward_passes_and_halves_keeps_the_bits) {
+    struct world_layout l = {.model = "llama",
+                             .pp = 2,
+                             .dp = 2,
+                             .cp = 1,
+                             .tp = 1,
+                             .ep = 1,
+                             .zero = 1,
+                             .schedule = PIPELINE_FILE,
+                             .schedule_csv = "0F0,0F1,0B0,0F2,0I1,0W1,0I2,0W2,0F3,0B3\n"
+                                             "1F0,1B0,1F1,1I1,1W1,1F2,1B2,1F3,1I3,1W3\n",
+                             .chunks = 1,
+                             .rows = 1,
+                             .samples = 8};
+    check_line(&l, false);
+    // both kinds of last action
+    l.schedule_csv = "0F0,0F1,0B0,0B1,0F2,0F3,0I2,0W2,0I3,0W3\n"
+                     "1F0,1I0,1W0,1F1,1I1,1W1,1F2,1B2,1F3,1B3\n";
+    check_line(&l, false);
+}
+
 // What the comparisons above must be able to see.
 TEST(control_other_runs_differ) {
     struct world_layout l = one_process(&(struct world_layout){.model = "gpt2", .rows = 1}), v = l;

@@ -273,6 +273,7 @@ static void open_session(struct session *s, struct rank *r, const struct world_l
                                  .rank = r->rank,
                                  .layout = &s->layout,
                                  .schedule = l->schedule,
+                                 .schedule_csv = l->schedule_csv,
                                  .bucket_bytes = l->bucket_bytes,
                                  .reduce_per_micro_batch = l->per_micro_batch,
                                  .gather_type = l->bf16 || l->bf16_gather ? DTYPE_BF16 : DTYPE_F32,

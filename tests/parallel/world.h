@@ -14,10 +14,11 @@ struct world_layout {
     int zero, shard; // shard 0: all data ranks
     enum pipeline_kind schedule;
     int chunks;
-    int rows;             // of a micro-batch
-    int samples;          // of a step; 0: 8
-    bool no_sequence;     // tensor parallelism without sequence parallelism
-    bool per_micro_batch; // zero.reduce
+    const char *schedule_csv; // PIPELINE_FILE
+    int rows;                 // of a micro-batch
+    int samples;              // of a step; 0: 8
+    bool no_sequence;         // tensor parallelism without sequence parallelism
+    bool per_micro_batch;     // zero.reduce
     bool gather_keys, per_document;
     // what must not change a bit
     int threads; // 0: 1
