@@ -253,17 +253,55 @@ static int open_data(struct run *run, struct err *err) {
     return open_journals(run, err);
 }
 
-// Ranks with private caches or other files would learn from other samples than they count.
-static int compare_order(struct run *run, struct err *err) {
-    if (!run->world) return 0;
-    int64_t own = (int64_t)(loader_digest(run->loader) >> 1), most = run_most(run, own);
+// Ranks with private caches or other files would learn from other samples than they count, or wait
+// for each other in evaluations of different length.
+static int compare_order(struct run *run, const struct loader *loader, const char *key,
+                         struct err *err) {
+    if (!run->world || !loader) return 0;
+    int64_t own = (int64_t)(loader_digest(loader) >> 1), most = run_most(run, own);
     int64_t other = own != most ? run->rank : -1;
     other = run_most(run, other);
     if (other < 0) return 0;
     return err_set(err, ERR_DATA,
-                   "rank %lld (%s) reads other samples than the rest: its files of data.train, or "
-                   "their order, differ; give all ranks the same shards",
-                   (long long)other, comm_host(run->comm, (int)other));
+                   "rank %lld (%s) reads other samples than the rest: its files of %s, or their "
+                   "order, differ; give all ranks the same shards",
+                   (long long)other, comm_host(run->comm, (int)other), key);
+}
+
+// The rank's own part of a checkpoint goes into the folder that rank 0 has made.
+static int try_folder(const struct run *run, const char *token, struct err *err) {
+    char path[4096], name[96];
+    const char *folder = run->config->checkpoint_folder;
+    if (file_join(path, sizeof path, folder, token, err) != 0) return -1;
+    if (!file_exists(path))
+        return err_set(err, ERR_USAGE,
+                       "checkpoint.folder: rank %d (%s) does not see in %s what rank 0 (%s) has "
+                       "just written there; all ranks need one folder",
+                       run->rank, comm_host(run->comm, run->rank), folder, comm_host(run->comm, 0));
+    snprintf(name, sizeof name, "%s-%d", token, run->rank);
+    if (file_join(path, sizeof path, folder, name, err) != 0 || file_replace(path, "", 0, err) != 0)
+        return err_context(err, "checkpoint.folder: rank %d (%s)", run->rank,
+                           comm_host(run->comm, run->rank));
+    unlink(path);
+    return 0;
+}
+
+// Better known now than after the first steps, at the first checkpoint.
+static int share_folder(struct run *run, struct err *err) {
+    char token[64], path[4096];
+    int status = 0;
+    if (!run->world) return 0;
+    // A name that nobody has looked for yet, so that no cache knows it as absent.
+    int64_t now = run_most(run, run_leads(run) ? (int64_t)(clock_wall_seconds() * 1e6) : 0);
+    snprintf(token, sizeof token, "try-%lld", (long long)now);
+    if (run_leads(run))
+        status = file_join(path, sizeof path, run->config->checkpoint_folder, token, err) != 0
+                     ? -1
+                     : file_replace(path, "", 0, err);
+    if (run_agree(run, status, err) != 0) return -1;
+    status = run_agree(run, run_leads(run) ? 0 : try_folder(run, token, err), err);
+    if (run_leads(run)) unlink(path);
+    return status;
 }
 
 int run_open(struct run *run, struct err *err) {
@@ -272,7 +310,10 @@ int run_open(struct run *run, struct err *err) {
     if (open_parts(run, err) != 0) return -1;
     if (run_agree(run, run_restore(run, err), err) != 0) return -1;
     if (run_agree(run, open_data(run, err), err) != 0) return -1;
-    return compare_order(run, err);
+    if (compare_order(run, run->loader, "data.train", err) != 0 ||
+        compare_order(run, run->validation, "data.validation", err) != 0)
+        return -1;
+    return share_folder(run, err);
 }
 
 void run_close(struct run *run) {
