@@ -109,8 +109,9 @@ json_t *child_step(const struct child_arguments *a, int ranks, const char *const
     snprintf(steps, sizeof steps, "%d", a->steps);
     for (int i = 0; i < a->setting_count; i++) words[count++] = a->settings[i];
     for (int i = 0; extra[i] && count < CHILD_MOST_WORDS - 8; i++) words[count++] = extra[i];
-    static const char *const rest[] = {"--warm-up", "1", "--json", "--steps"};
-    for (int i = 0; i < 4; i++) words[count++] = rest[i];
+    static const char *const rest[] = {"train.gemm_seconds=0", "--warm-up", "1", "--json",
+                                       "--steps"};
+    for (int i = 0; i < 5; i++) words[count++] = rest[i];
     words[count] = steps;
     return child_run(ranks, words, err);
 }

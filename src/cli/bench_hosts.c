@@ -18,7 +18,7 @@ static const char help[] =
 enum { RANKS = 2, MIB = 1 << 20 };
 
 static int measure_rate(double *rate, struct err *err) {
-    static const char *const words[] = {"bench", "link", "--threads", "1", "--json", NULL};
+    static const char *const words[] = {"bench", "link", "--most", "1048576", "--json", NULL};
     json_t *root = child_run(RANKS, words, err), *one;
     size_t i;
     *rate = 0;

@@ -26,7 +26,8 @@ static const char help[] =
     "of kernels. The time is the median over the steps.\n\n"
     "Of several ranks: tokens/s of all together at the pace of the slowest, memory of each, and\n"
     "for every stream and kind of message the seconds in flight and those exposed, mean over the\n"
-    "ranks. Refuses to start where ranks have more threads than cores. train.trace writes the\n"
+    "ranks. train.gemm_seconds=0 leaves the GEMM rate out. Refuses to start where ranks have more "
+    "threads than cores. train.trace writes the\n"
     "timeline of every rank.\n";
 
 struct arguments {
@@ -161,8 +162,9 @@ static int run_steps(struct bench *b, struct err *err) {
 // The best rate of all ranks together, which multiply at the same time.
 static double measure_rate(struct bench *b) {
     enum dtype type = b->config->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    if (b->config->gemm_seconds <= 0) return 0;
     if (b->world) comm_wait(comm_barrier(b->world), NULL);
-    double rate = device_gemm_rate(&b->device, type, 0.5);
+    double rate = device_gemm_rate(&b->device, type, b->config->gemm_seconds);
     if (b->world) comm_sum_doubles(b->world, &rate, 1);
     return rate;
 }

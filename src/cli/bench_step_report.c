@@ -192,10 +192,12 @@ void bench_step_text(const struct bench_step *b) {
     printf("tokens/s               %.0f\n", b->mfu.tokens_per_second);
     printf("model FLOP/s           %.1f G full attention, %.1f G causal\n", b->mfu.flops_full / 1e9,
            b->mfu.flops_causal / 1e9);
-    printf("best GEMM rate         %.1f G before, %.1f G after%s\n", b->rate_before / 1e9,
-           b->rate_after / 1e9, b->ranks > 1 ? ", of all ranks" : "");
-    printf("MFU                    %.3f full attention, %.3f causal; HFU %.3f\n", b->mfu.full,
-           b->mfu.causal, b->mfu.hfu);
+    if (b->rate_after > 0) {
+        printf("best GEMM rate         %.1f G before, %.1f G after%s\n", b->rate_before / 1e9,
+               b->rate_after / 1e9, b->ranks > 1 ? ", of all ranks" : "");
+        printf("MFU                    %.3f full attention, %.3f causal; HFU %.3f\n", b->mfu.full,
+               b->mfu.causal, b->mfu.hfu);
+    }
     printf("recomputation adds     %s; %.1f MFLOP of products per token\n",
            engine_recompute_text(b->config->recompute), b->recompute_flops / 1e6);
     if (b->ranks > 1) {
