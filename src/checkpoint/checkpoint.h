@@ -117,10 +117,8 @@ int checkpoint_load(const struct checkpoint *c, const struct tensor *tensors, in
 // Every stored tensor must be asked for by some rank. `copy` and `copies` mean nothing here.
 int checkpoint_load_slices(const struct checkpoint *c, const struct tensor_slice *slices, int count,
                            struct comm_stream *world, struct err *err);
-// Bytes of tensors that this process has read since the opening, the verification not counted; and
-// bytes that it verified.
+// Bytes of tensors that this process has read since the opening, the verification not counted.
 uint64_t checkpoint_read_bytes(const struct checkpoint *c);
-uint64_t checkpoint_verified_bytes(const struct checkpoint *c);
 
 // Which checkpoints stay: the newest `keep_last` (at least 1), every step divisible by `keep_every`
 // (0: none), the pinned ones. The newest valid one always stays. Order is numeric. Only folders of

@@ -94,9 +94,8 @@ static int check_presence(const struct checkpoint *c, struct err *err) {
 
 // ---- what is in them
 
-static int hash_part(struct checkpoint *c, const struct safetensors *part,
-                     const struct manifest_part *expected, const atomic_bool *stop,
-                     struct err *err) {
+static int hash_part(const struct safetensors *part, const struct manifest_part *expected,
+                     const atomic_bool *stop, struct err *err) {
     enum { PIECE = 1 << 20 };
     char *piece = malloc(PIECE);
     if (!piece) return err_set(err, ERR_MEMORY, "%s: no memory", part->path);
@@ -110,7 +109,6 @@ static int hash_part(struct checkpoint *c, const struct safetensors *part,
         if (result == 0) hash_put(&hash, piece, (size_t)now);
     }
     free(piece);
-    c->verified_bytes += expected->bytes;
     if (result == 0 && hash_end(&hash) != expected->hash)
         return err_set(
             err, ERR_DATA,
@@ -150,7 +148,7 @@ static int verify_part(struct checkpoint *c, int index, const atomic_bool *stop,
                        "; the file is truncated or was changed",
                        path, bytes, expected->bytes);
     if (safetensors_open(path, &part, err) != 0) return -1;
-    int result = hash_part(c, &part, expected, stop, err);
+    int result = hash_part(&part, expected, stop, err);
     if (result == 0) result = compare_header(c, index, &part, err);
     safetensors_close(&part);
     return result;
@@ -237,7 +235,4 @@ const struct tensor *checkpoint_find(const struct checkpoint *c, const char *nam
 }
 uint64_t checkpoint_read_bytes(const struct checkpoint *c) {
     return c->read_bytes;
-}
-uint64_t checkpoint_verified_bytes(const struct checkpoint *c) {
-    return c->verified_bytes;
 }

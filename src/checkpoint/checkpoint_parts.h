@@ -11,7 +11,7 @@ struct checkpoint {
     pthread_mutex_t lock;
     int *files;     // [parts] descriptors, -1: not open
     int files_open; // at most CHECKPOINT_MOST_FILES stay open
-    atomic_uint_least64_t read_bytes, verified_bytes;
+    atomic_uint_least64_t read_bytes;
 };
 
 enum { CHECKPOINT_MOST_FILES = 256 };

@@ -64,23 +64,22 @@ static int view_states(const struct layout_view *v, const struct local_model *lo
     layout.zero = zero;
     config_parallel(c, &p);
     struct flat_options options = flat_options_for(&layout, local->rank, p.bucket_bytes);
-    struct rank_shape shape = {
-        .compute = c->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
-        .train = true,
-        .tokens = (int64_t)c->micro_batch * c->context / layout.mesh.size[MESH_CP],
-        .tp = layout.mesh.size[MESH_TP],
-        .micro_batches = config_micro_batches(c),
-        .context = c->context,
-        .flat = &flat,
-        .zero = zero,
-        .reduces = options.ranks[FLAT_DENSE] > 1 || options.ranks[FLAT_EXPERT] > 1,
-        .ranks = {options.ranks[FLAT_DENSE], options.ranks[FLAT_EXPERT]},
-        .ep = layout.mesh.ep,
-        .reduce_per_micro_batch = p.reduce_per_micro_batch,
-        .gather_type = p.gather_type,
-        .reduce_type = p.reduce_type,
-        .accumulate_type = p.accumulate_type,
-        .gathers_in_flight = p.gathers_in_flight};
+    struct rank_shape shape = {.compute = c->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
+                               .train = true,
+                               .tokens =
+                                   (int64_t)c->micro_batch * c->context / layout.mesh.size[MESH_CP],
+                               .tp = layout.mesh.size[MESH_TP],
+                               .micro_batches = config_micro_batches(c),
+                               .context = c->context,
+                               .flat = &flat,
+                               .zero = zero,
+                               .ranks = {options.ranks[FLAT_DENSE], options.ranks[FLAT_EXPERT]},
+                               .ep = layout.mesh.ep,
+                               .reduce_per_micro_batch = p.reduce_per_micro_batch,
+                               .gather_type = p.gather_type,
+                               .reduce_type = p.reduce_type,
+                               .accumulate_type = p.accumulate_type,
+                               .gathers_in_flight = p.gathers_in_flight};
     options.by_unit = p.reduce_per_micro_batch || p.accumulate_type == DTYPE_BF16;
     if (flat_open(&flat, local, &options, err) != 0) return -1;
     int result = state_bytes(out, local, &shape, err);

@@ -53,11 +53,7 @@ const char *comm_algorithm(const struct comm_stream *s, enum comm_kind kind, uin
 static unsigned char *piece(const struct operation *op, int i, uint64_t *bytes) {
     uint64_t at = (uint64_t)i * op->bytes;
     *bytes = op->bytes;
-    if (op->uneven) {
-        at = 0;
-        for (int j = 0; j < i; j++) at += op->sizes[j];
-        *bytes = op->sizes[i];
-    } else if (op->kind == COMM_ALL_REDUCE) {
+    if (op->kind == COMM_ALL_REDUCE) {
         uint64_t total = (uint64_t)op->elements * op->reduction.wire_bytes;
         if (at > total) at = total;
         if (*bytes > total - at) *bytes = total - at;

@@ -135,9 +135,6 @@ struct comm_reduction comm_reduction_plain(enum dtype wire, enum dtype out);
 // all[i] = own of member i; `own` may be its place in `all`.
 struct comm_event comm_all_gather(struct comm_stream *s, const void *own, void *all,
                                   uint64_t bytes_each);
-// The same with another size per member; `bytes` is copied.
-struct comm_event comm_all_gather_v(struct comm_stream *s, const void *own, void *all,
-                                    const uint64_t *bytes);
 // `parts` holds size x elements_each elements; `out` gets the sum of everybody's part number
 // index. `scratch`: comm_reduce_scatter_scratch bytes. With size 1 the sum function still runs.
 struct comm_event comm_reduce_scatter(struct comm_stream *s, const void *parts, void *scratch,

@@ -34,7 +34,6 @@ enum comm_way { WAY_EXCHANGE, WAY_RING, WAY_TREE, WAY_WHOLE }; // WAY_WHOLE: eve
 
 struct operation {
     _Atomic uint64_t finished; // number of the last operation of this slot that has ended
-    uint64_t *sizes;           // room for one per member: pieces that differ
     enum comm_kind kind;       // from here on written anew by each post
     enum comm_way way;
     uint64_t number;
@@ -46,7 +45,6 @@ struct operation {
     const unsigned char *from;
     unsigned char *to, *scratch;
     uint64_t bytes; // of a member's piece
-    bool uneven;    // `sizes` is used
     const uint64_t *from_offset, *from_bytes, *to_offset, *to_bytes;
     int64_t elements; // of a sum
     struct comm_reduction reduction;
@@ -83,7 +81,6 @@ struct comm_stream {
     const char *span_names[COMM_KIND_COUNT];
     struct comm_counts counts[COMM_KIND_COUNT];
     struct operation slots[COMM_STREAM_DEPTH];
-    uint64_t *sizes;         // of all slots
     _Atomic uint64_t posted; // number of the last operation posted; the first is 1
     _Atomic uint64_t completed;
     // communication thread

@@ -62,7 +62,6 @@ static int check_members(const struct comm *comm, const char *name, const int *m
 
 static void stream_free(struct comm_stream *s) {
     free(s->members);
-    free(s->sizes);
     free(s->transfers);
     free(s->parts);
     free(s->answers);
@@ -73,15 +72,12 @@ static void stream_free(struct comm_stream *s) {
 static int fill_stream(struct comm_stream *s, const int *members) {
     size_t n = (size_t)s->count;
     s->members = malloc(n * sizeof *s->members);
-    s->sizes = calloc(n * COMM_STREAM_DEPTH, sizeof *s->sizes);
     s->transfers = calloc(2 * n, sizeof *s->transfers);
     s->parts = calloc(2 * n, sizeof *s->parts);
     s->answers = calloc(n, sizeof *s->answers);
     s->small = calloc((n + 1) * SMALL_VALUES, sizeof *s->small);
-    if (!s->members || !s->sizes || !s->transfers || !s->parts || !s->answers || !s->small)
-        return -1;
+    if (!s->members || !s->transfers || !s->parts || !s->answers || !s->small) return -1;
     memcpy(s->members, members, n * sizeof *members);
-    for (int k = 0; k < COMM_STREAM_DEPTH; k++) s->slots[k].sizes = s->sizes + (size_t)k * n;
     int lowest = members[0];
     for (int i = 1; i < s->count; i++)
         if (members[i] < lowest) lowest = members[i];
@@ -234,8 +230,7 @@ static void carry_out_alone(struct comm_stream *s, struct operation *op) {
 }
 
 // Copies `filled` into the next slot of the stream. Nothing is posted in a world that has failed.
-static struct comm_event post(struct comm_stream *s, const struct operation *filled,
-                              const uint64_t *sizes) {
+static struct comm_event post(struct comm_stream *s, const struct operation *filled) {
     struct comm *comm = s->comm;
     pthread_mutex_lock(&comm->lock);
     uint64_t number = atomic_load(&s->posted) + 1;
@@ -247,7 +242,6 @@ static struct comm_event post(struct comm_stream *s, const struct operation *fil
     if (!atomic_load(&comm->failed)) {
         size_t kept = offsetof(struct operation, kind);
         memcpy((char *)op + kept, (const char *)filled + kept, sizeof *op - kept);
-        if (sizes) memcpy(op->sizes, sizes, (size_t)s->count * sizeof *sizes);
         op->number = number;
         op->name = s->span_names[op->kind];
         op->counts = &s->counts[op->kind];
@@ -261,8 +255,8 @@ static struct comm_event post(struct comm_stream *s, const struct operation *fil
     return event;
 }
 
-static struct comm_event start(struct comm_stream *s, struct operation *op, const uint64_t *sizes) {
-    if (s->count > 1) return post(s, op, sizes);
+static struct comm_event start(struct comm_stream *s, struct operation *op) {
+    if (s->count > 1) return post(s, op);
     carry_out_alone(s, op);
     return (struct comm_event){0};
 }
@@ -275,21 +269,7 @@ struct comm_event comm_all_gather(struct comm_stream *s, const void *own, void *
                            .to = all,
                            .bytes = bytes_each,
                            .agreed_bytes = bytes_each};
-    return start(s, &op, NULL);
-}
-
-struct comm_event comm_all_gather_v(struct comm_stream *s, const void *own, void *all,
-                                    const uint64_t *bytes) {
-    uint64_t total = 0;
-    for (int i = 0; i < s->count; i++) total += bytes[i];
-    struct operation op = {.kind = COMM_ALL_GATHER,
-                           .way = collective_way(s, COMM_ALL_GATHER, total),
-                           .from = own,
-                           .to = all,
-                           .bytes = bytes[s->index],
-                           .uneven = true,
-                           .agreed_bytes = total};
-    return start(s, &op, bytes);
+    return start(s, &op);
 }
 
 struct comm_event comm_reduce_scatter(struct comm_stream *s, const void *parts, void *scratch,
@@ -305,7 +285,7 @@ struct comm_event comm_reduce_scatter(struct comm_stream *s, const void *parts, 
                            .elements = elements_each,
                            .reduction = *reduction,
                            .agreed_bytes = bytes};
-    return start(s, &op, NULL);
+    return start(s, &op);
 }
 
 uint64_t comm_reduce_scatter_scratch(const struct comm_stream *s, int64_t elements_each,
@@ -334,7 +314,7 @@ struct comm_event comm_all_reduce(struct comm_stream *s, void *data, void *scrat
     struct operation op = all_reduce(s, elements, reduction);
     op.to = data;
     op.scratch = scratch;
-    return start(s, &op, NULL);
+    return start(s, &op);
 }
 
 uint64_t comm_all_reduce_scratch(const struct comm_stream *s, int64_t elements,
@@ -354,7 +334,7 @@ struct comm_event comm_all_to_all(struct comm_stream *s, const void *from,
                            .from_bytes = from_bytes,
                            .to_offset = to_offset,
                            .to_bytes = to_bytes};
-    return start(s, &op, NULL);
+    return start(s, &op);
 }
 
 struct comm_event comm_broadcast(struct comm_stream *s, int root, void *data, uint64_t bytes) {
@@ -364,10 +344,10 @@ struct comm_event comm_broadcast(struct comm_stream *s, int root, void *data, ui
                            .bytes = bytes,
                            .root = root,
                            .agreed_bytes = bytes};
-    return start(s, &op, NULL);
+    return start(s, &op);
 }
 
 struct comm_event comm_barrier(struct comm_stream *s) {
     struct operation op = {.kind = COMM_BARRIER, .way = WAY_TREE};
-    return start(s, &op, NULL);
+    return start(s, &op);
 }

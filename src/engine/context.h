@@ -19,11 +19,9 @@
 #pragma once
 #include "comm/comm.h"
 #include "device/device.h"
+#include "engine/tags.h"
 
 enum context_kind { CONTEXT_RING, CONTEXT_GATHER };
-
-// Messages of the ring carry the tags CONTEXT_TAG + 0 .. 2 cp - 1.
-enum { CONTEXT_TAG = 1 << 18 };
 
 struct context_shape {
     enum context_kind kind;

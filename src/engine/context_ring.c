@@ -65,7 +65,7 @@ struct hop {
 static struct hop hop_begin(const struct context_attention *a, int ring, int step, const void *own,
                             void *next, uint64_t bytes) {
     struct hop hop = {.received = {0}};
-    int tag = CONTEXT_TAG + 2 * step + ring;
+    int tag = TAG_CONTEXT + 2 * step + ring;
     if (next) hop.received = comm_receive(a->comm, a->previous_rank, tag, next, bytes);
     if (own) hop.sent = comm_send(a->comm, a->next_rank, tag, own, bytes);
     return hop;

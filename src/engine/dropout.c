@@ -5,12 +5,6 @@
 #include "engine/state.h"
 #include <stdio.h>
 
-static int64_t micro_batch_of(const struct engine *e, const struct batch *batch) {
-    int m = 0;
-    while (e->batches[m] != batch) m++;
-    return m;
-}
-
 void layer_dropout(struct engine *e, int layer, enum dropout_place place, const struct batch *batch,
                    const void *x, void *out) {
     static const char *const names[] = {"embedding", "attention", "mlp"};
@@ -18,7 +12,7 @@ void layer_dropout(struct engine *e, int layer, enum dropout_place place, const 
     char name[64];
     snprintf(name, sizeof name, "dropout.%d.%s",
              place == DROPOUT_EMBEDDING ? 0 : e->layers[layer].whole, names[place]);
-    int64_t m = micro_batch_of(e, batch), rows = engine_residual(e, batch);
+    int64_t m = engine_micro_batch(e, batch), rows = engine_residual(e, batch);
     int64_t whole = (int64_t)batch->tokens * e->cp, shift = e->sequence ? e->tp_index * rows : 0;
     struct device_dropout args = {.type = e->type,
                                   .rows = rows,

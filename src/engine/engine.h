@@ -94,7 +94,6 @@ int engine_tensors(struct engine *engine, enum engine_part part, struct tensor *
 // Vectors and matrices that other ranks hold too say so. The caller frees `*slices` with free().
 int engine_slices(struct engine *engine, enum engine_part part, struct tensor_slice **slices,
                   int *count, struct err *err);
-const struct local_model *engine_local(const struct engine *engine);
 const struct pipeline *engine_pipeline(const struct engine *engine);
 
 // Messages since opening, stream by stream; the last one stands for sends and receives between

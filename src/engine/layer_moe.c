@@ -65,7 +65,7 @@ int engine_moe_prepare(struct device *device, const struct model *model,
     return 0;
 }
 
-int engine_moe_enumerate(struct engine *e, struct rank_expert_buffer *buffers, int room,
+int engine_moe_enumerate(struct engine *e, struct rank_expert_buffer *buffers,
                          struct moe_shape *out) {
     struct moe_shape shape = shape_of(e->model, &e->shape);
     shape.sequences = e->options.rows;
@@ -75,7 +75,7 @@ int engine_moe_enumerate(struct engine *e, struct rank_expert_buffer *buffers, i
     if (first_layer(e->model) < 0) return 0;
     uint64_t router = (uint64_t)shape.experts * (uint64_t)shape.hidden * sizeof(float);
     int count = 0;
-    for (; count < MOE_BUFFER_COUNT && count < room; count++) {
+    for (; count < MOE_BUFFER_COUNT; count++) {
         static const enum rank_expert_place places[] = {[MOE_KEPT] = RANK_EXPERT_KEPT,
                                                         [MOE_FLOW] = RANK_EXPERT_FLOW,
                                                         [MOE_ONCE] = RANK_EXPERT_ONCE};
@@ -98,7 +98,7 @@ int engine_moe_open(struct engine *e, struct err *err) {
     e->moe = m;
     if (!m) return err_set(err, ERR_MEMORY, "no memory for the tables of experts");
     struct rank_expert_buffer buffers[MOE_BUFFER_COUNT + 1];
-    engine_moe_enumerate(e, buffers, MOE_BUFFER_COUNT, &m->shape);
+    engine_moe_enumerate(e, buffers, &m->shape);
     m->layers = e->model->config.layers;
     m->experts = m->shape.experts;
     size_t layers = (size_t)m->layers, all = layers * (size_t)m->experts;
@@ -136,12 +136,6 @@ void engine_moe_enter(struct engine *e, int layer, int slot, int flow) {
 static struct moe_gradient gradient(void *context, int param) {
     struct engine *e = context;
     return (struct moe_gradient){engine_gradient(e, param), engine_first(e, param)};
-}
-
-static int micro_batch_of(const struct engine *e, const struct batch *batch) {
-    for (int m = 0; m < e->batch_count; m++)
-        if (e->batches[m] == batch) return m;
-    return 0;
 }
 
 static void *expert_buffer(const struct engine *e, int which, int layer) {
@@ -188,7 +182,7 @@ static struct moe_layer layer_of(struct engine *e, int layer, const struct batch
     m.router = router_weight(e, layer, m.router_param);
     if (o->bias_rate > 0) m.bias = moe->bias + (size_t)layer * (size_t)moe->experts;
     if (e->cp > 1) {
-        const struct batch_share *share = &e->shares[micro_batch_of(e, batch)];
+        const struct batch_share *share = &e->shares[engine_micro_batch(e, batch)];
         m.place = share->position + (int64_t)share->index * share->each;
     }
     for (int i = 0; i < MOE_BUFFER_COUNT; i++) m.buffer[i] = expert_buffer(e, i, layer);
@@ -196,11 +190,6 @@ static struct moe_layer layer_of(struct engine *e, int layer, const struct batch
 }
 
 // ---- routes of earlier runs -------------------------------------------------------------------
-
-static int whole_layer(const struct engine *e, int layer) {
-    const struct param_slice *slice = &e->local.slices[e->layers[layer].param[PARAM_ROUTER]];
-    return e->whole->params[slice->whole].layer;
-}
 
 int64_t engine_route_count(const struct engine *e) {
     const struct engine_moe *m = e->moe;
@@ -216,7 +205,7 @@ void engine_use_routes(struct engine *e, struct engine_routes *routes) {
 static int32_t *routes_of(const struct engine *e, int layer, const struct batch *batch) {
     const struct engine_moe *m = e->moe;
     int64_t row =
-        (int64_t)whole_layer(e, layer) * e->options.micro_batches + micro_batch_of(e, batch);
+        (int64_t)e->layers[layer].whole * e->options.micro_batches + engine_micro_batch(e, batch);
     return m->routes->expert + row * m->shape.tokens * m->shape.top_k;
 }
 
@@ -309,7 +298,7 @@ static void clear(struct engine_moe *m) {
 static bool interleaves(const struct schedule *s) {
     for (int i = 0; i < s->count; i++) {
         const struct action *a = &s->actions[i];
-        if (a->kind != ACTION_BACKWARD && a->kind != ACTION_BACKWARD_INPUT) continue;
+        if (!action_is_first_of_backward(a->kind)) continue;
         for (int k = i + 1; k < s->count; k++)
             if (s->actions[k].kind == ACTION_FORWARD && s->actions[k].stage == a->stage)
                 return true;
@@ -346,56 +335,62 @@ void engine_moe_ahead(struct engine *e, bool begin) {
     clear(m);
 }
 
-static double balance_part(const struct moe_statistics *s, const int64_t *counts, int experts) {
-    int64_t total = 0;
-    double sum = 0;
-    for (int i = 0; i < experts; i++) {
-        total += counts[i];
-        sum += (double)counts[i] * s->score_sum[i];
-    }
-    return total ? experts * sum / (double)total : 0;
-}
+// Of the local layers with experts.
+struct figures {
+    double balance; // added up
+    int layers;
+    double max_load;
+    int64_t dropped;
+};
 
-// Whole numbers of all layers in one sum, then a few doubles per layer.
-void engine_moe_end(struct engine *e, struct engine_step *step) {
-    struct engine_moe *m = e->moe;
-    double figures[4] = {0}; // of this rank's layers: balance, largest load, dropped, layers
+// Whole numbers of all layers in one sum, then a double per layer. The balance is linear in the
+// scores once the counts are those of all ranks.
+static struct figures sum_up(struct engine *e, int64_t tokens) {
     enum { ROUND = 64 };
-    double sums[ROUND];
-    if (m) {
-        m->counts_now = false;
-        struct comm_stream *data = e->stream[GROUP_DATA];
-        const struct model_config *c = &e->model->config;
-        moe_sum_counts(m->counts, m->layers * m->experts, data);
-        for (int first = 0; first < m->layers; first += ROUND) {
-            int count = m->layers - first < ROUND ? m->layers - first : ROUND;
-            for (int i = 0; i < count; i++)
-                sums[i] = balance_part(&m->statistics[first + i], m->statistics[first + i].counts,
-                                       m->experts);
-            if (data) comm_sum_doubles(data, sums, count);
-            for (int i = 0; i < count; i++) {
-                if (!model_layer_has_experts(c, first + i)) continue;
-                struct moe_statistics *s = &m->statistics[first + i];
-                figures[0] += sums[i] / (double)step->non_pad;
-                figures[1] = fmax(figures[1], moe_max_load(s, m->experts));
-                figures[2] += (double)s->dropped;
-                figures[3] += 1;
-            }
+    struct engine_moe *m = e->moe;
+    struct comm_stream *data = e->stream[GROUP_DATA];
+    struct figures f = {.layers = 0};
+    moe_sum_counts(m->counts, m->layers * m->experts, data);
+    for (int first = 0; first < m->layers; first += ROUND) {
+        int count = m->layers - first < ROUND ? m->layers - first : ROUND;
+        double balance[ROUND];
+        for (int i = 0; i < count; i++) {
+            m->statistics[first + i].tokens = tokens;
+            balance[i] = moe_balance(&m->statistics[first + i], m->experts);
+        }
+        if (data) comm_sum_doubles(data, balance, count);
+        for (int i = 0; i < count; i++) {
+            const struct moe_statistics *s = &m->statistics[first + i];
+            if (!model_layer_has_experts(&e->model->config, first + i)) continue;
+            f.layers++;
+            f.balance += balance[i];
+            f.max_load = fmax(f.max_load, moe_max_load(s, m->experts));
+            f.dropped += s->dropped;
         }
     }
+    return f;
+}
+
+// Every rank takes part in the sums, also one without such layers.
+void engine_moe_end(struct engine *e, struct engine_step *step) {
+    const double load_unit = 1e-6; // the largest is found among whole numbers
+    struct figures f = {.layers = 0};
     if (e->whole->config.experts == 0) return;
-    int64_t dropped = (int64_t)figures[2];
-    if (e->stream[GROUP_DATA]) comm_sum_integers(e->stream[GROUP_DATA], &dropped, 1);
-    int64_t load = (int64_t)llround(figures[1] * 1e6); // the largest of all stages
-    double parts[2] = {figures[0], figures[3]};
+    if (e->moe) {
+        e->moe->counts_now = false;
+        f = sum_up(e, step->non_pad);
+    }
+    int64_t load = (int64_t)llround(f.max_load / load_unit);
+    double parts[2] = {f.balance, f.layers};
+    if (e->stream[GROUP_DATA]) comm_sum_integers(e->stream[GROUP_DATA], &f.dropped, 1);
     if (e->stream[GROUP_PP]) {
         comm_sum_doubles(e->stream[GROUP_PP], parts, 2);
-        comm_sum_integers(e->stream[GROUP_PP], &dropped, 1);
+        comm_sum_integers(e->stream[GROUP_PP], &f.dropped, 1);
         comm_max_integers(e->stream[GROUP_PP], &load, 1);
     }
     step->expert_balance = parts[1] > 0 ? parts[0] / parts[1] : 0;
-    step->expert_max_load = (double)load / 1e6;
-    step->dropped = dropped;
+    step->expert_max_load = (double)load * load_unit;
+    step->dropped = f.dropped;
 }
 
 void engine_moe_update(struct engine *e) {

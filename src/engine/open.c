@@ -25,21 +25,13 @@ static void place_stage(struct engine *e, int index) {
     s->part = e->shape.stages[index].part;
     for (int i = 0; i < RANK_MOST_SLOTS; i++) {
         s->gradient[i] = engine_buffer(e, border[BORDER_GRADIENT][i]);
-        if (i >= ENGINE_SEND_RING) continue;
+        if (i >= RANK_SEND_RING) continue;
         s->output[i] = engine_buffer(e, border[BORDER_OUTPUT][i]);
         s->back[i] = engine_buffer(e, border[BORDER_BACK][i]);
     }
-    int at[MESH_AXES], stage = s->part.stage, stages = layout_stages(&e->layout);
-    memcpy(at, e->local.at, sizeof at);
-    s->previous_rank = s->next_rank = -1;
-    if (stage > 0) {
-        at[MESH_PP] = layout_stage_rank(&e->layout, stage - 1);
-        s->previous_rank = mesh_rank(&e->layout.mesh, at);
-    }
-    if (stage + 1 < stages) {
-        at[MESH_PP] = layout_stage_rank(&e->layout, stage + 1);
-        s->next_rank = mesh_rank(&e->layout.mesh, at);
-    }
+    int stage = s->part.stage, stages = layout_stages(&e->layout);
+    s->previous_rank = stage > 0 ? engine_rank_of_stage(e, stage - 1) : -1;
+    s->next_rank = stage + 1 < stages ? engine_rank_of_stage(e, stage + 1) : -1;
 }
 
 static int whole_layer(const struct engine *e, int layer) {
@@ -93,10 +85,6 @@ static int open_streams(struct engine *e, struct err *err) {
     static const char *const gather[FLAT_GROUPS] = {"gather", "expert_gather"};
     if (!e->comm) return 0;
     find_neighbours(e);
-    if (comm_size(e->comm) != mesh_ranks(&e->layout.mesh) || comm_rank(e->comm) != e->rank)
-        return err_set(err, ERR_INTERNAL, "rank %d of %d in the world, %d of %d in the layout",
-                       comm_rank(e->comm), comm_size(e->comm), e->rank,
-                       mesh_ranks(&e->layout.mesh));
     for (int k = 0; k < GROUP_KIND_COUNT; k++)
         if (open_stream(e, (enum mesh_group_kind)k, mesh_group_name((enum mesh_group_kind)k),
                         &e->stream[k], err) != 0)
@@ -161,6 +149,18 @@ static int open_parts(struct engine *e, struct err *err) {
     return 0;
 }
 
+static int check_world(const struct engine *e, struct err *err) {
+    int ranks = mesh_ranks(&e->layout.mesh);
+    if (ranks > 1 && !e->comm)
+        return err_set(err, ERR_INTERNAL,
+                       "a layout of %d ranks was given no communication; it can only be planned",
+                       ranks);
+    if (e->comm && (comm_size(e->comm) != ranks || comm_rank(e->comm) != e->rank))
+        return err_set(err, ERR_INTERNAL, "rank %d of %d in the world, %d of %d in the layout",
+                       comm_rank(e->comm), comm_size(e->comm), e->rank, ranks);
+    return 0;
+}
+
 struct engine *engine_open(const struct model *model, struct device *device,
                            const struct engine_options *options, struct err *err) {
     struct engine *e = calloc(1, sizeof *e);
@@ -176,7 +176,7 @@ struct engine *engine_open(const struct model *model, struct device *device,
         return NULL;
     }
     if (mesh_ranks(&e->layout.mesh) > 1) e->comm = e->parallel.comm;
-    if (open_parts(e, err) != 0) {
+    if (check_world(e, err) != 0 || open_parts(e, err) != 0) {
         engine_close(e);
         return NULL;
     }
@@ -212,10 +212,6 @@ uint64_t engine_allocated_bytes(const struct engine *engine) {
 
 void *engine_other_memory(struct engine *engine) {
     return engine->single[SINGLE_OTHER];
-}
-
-const struct local_model *engine_local(const struct engine *engine) {
-    return &engine->local;
 }
 
 const struct pipeline *engine_pipeline(const struct engine *engine) {

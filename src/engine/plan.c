@@ -208,7 +208,6 @@ static int make_shape(struct engine *e, struct err *err) {
                                .shared_batches_bytes = layer_context_batches_bytes(e),
                                .flat = &e->flat,
                                .zero = e->layout.zero,
-                               .reduces = e->shape.ranks[FLAT_DENSE] > 1,
                                .ranks = {e->shape.ranks[FLAT_DENSE], e->shape.ranks[FLAT_EXPERT]},
                                .ep = e->layout.mesh.ep,
                                .reduce_per_micro_batch = p->reduce_per_micro_batch,
@@ -262,10 +261,10 @@ static int plan_memory(struct engine *e, struct err *err) {
         workspace.kernels_bytes = kernel_bytes(e->device, &e->model->config, &e->shape);
         workspace.tp_scratch_bytes = tensor_scratch_bytes(e);
         workspace.context_bytes = layer_context_bytes(e);
-        struct rank_expert_buffer experts[ENGINE_EXPERT_BUFFERS];
+        struct rank_expert_buffer experts[MOE_BUFFER_COUNT + 1];
         struct moe_shape moe;
         workspace.experts = experts;
-        workspace.expert_count = engine_moe_enumerate(e, experts, ENGINE_EXPERT_BUFFERS - 1, &moe);
+        workspace.expert_count = engine_moe_enumerate(e, experts, &moe);
         if (status == 0)
             status = rank_plan(&e->plan, &e->buffers, &e->local, &e->shape, &workspace, err);
     } else {

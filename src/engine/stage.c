@@ -3,11 +3,19 @@
 // What crosses is the residual stream as stored, and its gradient. Between stages on one rank
 // nothing is sent: both are written where the neighbour reads them.
 #include "engine/state.h"
+#include <string.h>
 
 int stage_of(const struct engine *e, int stage) {
     int i = 0;
     while (e->stages[i].part.stage != stage) i++;
     return i;
+}
+
+int engine_rank_of_stage(const struct engine *e, int stage) {
+    int at[MESH_AXES];
+    memcpy(at, e->local.at, sizeof at);
+    at[MESH_PP] = layout_stage_rank(&e->layout, stage);
+    return mesh_rank(&e->layout.mesh, at);
 }
 
 static int last_layer(const struct engine_stage *s) {
@@ -63,7 +71,7 @@ static void *place_output(struct engine *e, struct engine_stage *s, int target) 
     if (s->part.last) return e->final_input;
     if (s->next_rank == e->rank)
         return input_of(e, &e->stages[stage_of(e, s->part.stage + 1)], target);
-    int ring = s->sends++ % ENGINE_SEND_RING;
+    int ring = s->sends++ % RANK_SEND_RING;
     comm_wait(s->sent[ring], e->device->lane);
     s->sent[ring] = (struct comm_event){0};
     return s->output[ring];
@@ -137,7 +145,7 @@ static void place_gradients(struct engine *e, int index, const struct action *a)
         const struct engine_stage *below = &e->stages[stage_of(e, a->stage - 1)];
         bottom->flow[FLOW_IN] = below->gradient[below->slot_of[a->micro_batch]];
     } else {
-        bottom->flow[FLOW_IN] = s->back[s->sends_back % ENGINE_SEND_RING];
+        bottom->flow[FLOW_IN] = s->back[s->sends_back % RANK_SEND_RING];
     }
 }
 
@@ -149,7 +157,7 @@ static void backward_begin(struct engine *e, struct engine_stage *s, const struc
         comm_wait(s->received_gradient[a->slot], e->device->lane);
     }
     if (!s->part.first && s->previous_rank != e->rank)
-        comm_wait(s->sent_back[s->sends_back % ENGINE_SEND_RING], e->device->lane);
+        comm_wait(s->sent_back[s->sends_back % RANK_SEND_RING], e->device->lane);
 }
 
 static void backward_end(struct engine *e, struct engine_stage *s, const struct action *a,
@@ -160,7 +168,7 @@ static void backward_end(struct engine *e, struct engine_stage *s, const struct 
         embedding_backward(e, s->part.layer_first, batch);
         unit_gradients_end(e, unit, ends_gradients(e, a, action_is_first_of_backward));
     } else if (s->previous_rank != e->rank) {
-        s->sent_back[s->sends_back++ % ENGINE_SEND_RING] = (struct comm_event){0};
+        s->sent_back[s->sends_back++ % RANK_SEND_RING] = (struct comm_event){0};
     }
 }
 
@@ -205,7 +213,7 @@ void stage_message(struct engine *e, const struct action *a) {
     int m = a->micro_batch, ring;
     switch (a->kind) {
     case ACTION_SEND_FORWARD:
-        ring = (s->sends - 1) % ENGINE_SEND_RING;
+        ring = (s->sends - 1) % RANK_SEND_RING;
         s->sent[ring] = comm_send(e->comm, s->next_rank, message_tag(a->stage, m, false),
                                   s->output[ring], bytes);
         break;
@@ -215,7 +223,7 @@ void stage_message(struct engine *e, const struct action *a) {
                          input_of(e, s, a->slot), bytes);
         break;
     case ACTION_SEND_BACKWARD:
-        ring = (s->sends_back - 1) % ENGINE_SEND_RING;
+        ring = (s->sends_back - 1) % RANK_SEND_RING;
         s->sent_back[ring] = comm_send(e->comm, s->previous_rank, message_tag(a->stage, m, true),
                                        s->back[ring], bytes);
         break;
@@ -227,5 +235,5 @@ void stage_message(struct engine *e, const struct action *a) {
     }
     // Not for gradients: two ranks that both waited for their sends would never come to receive.
     if (e->parallel.no_overlap && a->kind == ACTION_SEND_FORWARD)
-        comm_wait(s->sent[(s->sends - 1) % ENGINE_SEND_RING], e->device->lane);
+        comm_wait(s->sent[(s->sends - 1) % RANK_SEND_RING], e->device->lane);
 }

@@ -28,16 +28,15 @@ struct engine_param {
     bool written;    // the gradient there has been stored, so the next one is added
 };
 
-enum { ENGINE_SHAPES = 4 };    // micro-batch sizes whose products stay prepared
-enum { ENGINE_SEND_RING = 2 }; // outputs of a stage on their way to another rank
+enum { ENGINE_SHAPES = 4 }; // micro-batch sizes whose products stay prepared
 
 struct engine_stage { // one of the rank's stages
     struct stage_part part;
     int previous_rank, next_rank; // world ranks of the neighbouring stages; own rank: a local stage
-    void *output[ENGINE_SEND_RING];  // on their way to the next stage's rank
+    void *output[RANK_SEND_RING]; // on their way to the next stage's rank
     void *gradient[RANK_MOST_SLOTS]; // [slots] gradient of the stage's output
-    void *back[ENGINE_SEND_RING];    // gradient of the stage's input, on its way
-    struct comm_event sent[ENGINE_SEND_RING], sent_back[ENGINE_SEND_RING];
+    void *back[RANK_SEND_RING];      // gradient of the stage's input, on its way
+    struct comm_event sent[RANK_SEND_RING], sent_back[RANK_SEND_RING];
     struct comm_event received[RANK_MOST_SLOTS], received_gradient[RANK_MOST_SLOTS];
     int sends, sends_back; // so far, for the place in the rings
     int *slot_of;          // [micro_batches] from the action list
@@ -118,6 +117,11 @@ static inline bool engine_first(struct engine *e, int param) {
 static inline bool engine_alone(const struct engine *e) {
     return e->comm == NULL;
 }
+static inline int engine_micro_batch(const struct engine *e, const struct batch *batch) {
+    int m = 0;
+    while (e->batches[m] != batch) m++;
+    return m;
+}
 static inline int64_t engine_residual(const struct engine *e, const struct batch *batch) {
     return e->sequence ? batch->tokens / e->tp : batch->tokens;
 }
@@ -153,8 +157,8 @@ int engine_moe_prepare(struct device *device, const struct model *model,
                        const struct rank_shape *shape, const struct device_weight *weights,
                        int64_t tokens, uint64_t *bytes, struct err *err);
 struct moe_shape;
-enum { ENGINE_EXPERT_BUFFERS = 64 };
-int engine_moe_enumerate(struct engine *e, struct rank_expert_buffer *buffers, int room,
+// Fills `buffers`, which has room for MOE_BUFFER_COUNT + 1, and `out`; returns how many there are.
+int engine_moe_enumerate(struct engine *e, struct rank_expert_buffer *buffers,
                          struct moe_shape *out);
 
 // Fills local, flat, pipeline, shape, plan and buffers of an engine whose whole, device and options
@@ -174,6 +178,8 @@ void stage_backward(struct engine *e, const struct action *a, const struct batch
                     bool weight);
 void stage_message(struct engine *e, const struct action *a); // begins a send or a receive
 int stage_of(const struct engine *e, int stage);              // index among the rank's stages
+// World rank that holds the stage at this rank's place along the other axes.
+int engine_rank_of_stage(const struct engine *e, int stage);
 
 // tensor.c: tensor and sequence parallelism
 // All tokens [tokens, hidden] of what is cut over tp (the shard itself when nothing is cut); `full`

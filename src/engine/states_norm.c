@@ -12,8 +12,6 @@
 _Static_assert((int)RANK_NORM_BLOCK == (int)DEVICE_NORM_BLOCK,
                "the plan counts as many sums as the kernel writes");
 
-enum { TAG_TOTAL = (1 << 19) + 64 }; // + stage
-
 struct tables { // of doubles; expert: [ep][tp][blocks], dense: [tp][blocks]
     double *own[FLAT_GROUPS], *tp[FLAT_GROUPS], *ep;
     void *scratch;
@@ -142,25 +140,18 @@ static void add_stage(const struct engine *e, const struct tables *t, int stage,
     }
 }
 
-static int pipeline_rank(const struct engine *e, int stage) {
-    int at[MESH_AXES];
-    memcpy(at, e->local.at, sizeof at);
-    at[MESH_PP] = layout_stage_rank(&e->layout, stage);
-    return mesh_rank(&e->layout.mesh, at);
-}
-
 static double add_stages(struct engine *e, const struct tables *t) {
     int stages = layout_stages(&e->layout);
     double total = 0;
     for (int i = 0; i < e->local.stage_count; i++) {
         int stage = e->local.stages[i].stage;
-        int before = stage > 0 ? pipeline_rank(e, stage - 1) : e->rank;
-        int after = stage + 1 < stages ? pipeline_rank(e, stage + 1) : e->rank;
+        int before = stage > 0 ? engine_rank_of_stage(e, stage - 1) : e->rank;
+        int after = stage + 1 < stages ? engine_rank_of_stage(e, stage + 1) : e->rank;
         if (before != e->rank)
-            state_wait(e, comm_receive(e->comm, before, TAG_TOTAL + stage, &total, sizeof total));
+            state_wait(e, comm_receive(e->comm, before, TAG_NORM + stage, &total, sizeof total));
         add_stage(e, t, i, &total);
         if (after != e->rank)
-            state_wait(e, comm_send(e->comm, after, TAG_TOTAL + stage + 1, &total, sizeof total));
+            state_wait(e, comm_send(e->comm, after, TAG_NORM + stage + 1, &total, sizeof total));
     }
     struct comm_stream *pp = e->stream[GROUP_PP];
     if (pp)

@@ -4,7 +4,7 @@
 // sends the sum back, so that both copies of the table get the same bits.
 #include "engine/states_parts.h"
 
-enum { TAG_ROWS = 1 << 19, TAG_IDS, TAG_VALUES, TAG_SUM };
+enum { TAG_ROWS = TAG_TIED, TAG_IDS, TAG_VALUES, TAG_SUM };
 
 static void add_rows(struct engine *e, int rows) {
     int table = e->param[PARAM_EMBEDDING];
@@ -12,14 +12,6 @@ static void add_rows(struct engine *e, int rows) {
         e->device->embedding_backward(e->device, DTYPE_F32, rows, e->model->config.hidden, 0,
                                       e->single[SINGLE_LOOKUP], e->single[SINGLE_LOOKUP_IDS],
                                       e->param_at[table].gradient, false);
-}
-
-// The same place in the pipeline's other end.
-static int rank_of_stage(const struct engine *e, int stage) {
-    int at[MESH_AXES];
-    mesh_at(&e->layout.mesh, e->rank, at);
-    at[MESH_PP] = layout_stage_rank(&e->layout, stage);
-    return mesh_rank(&e->layout.mesh, at);
 }
 
 static void send_rows(struct engine *e, int to) {
@@ -60,7 +52,7 @@ static void receive_rows(struct engine *e, int from) {
 void states_join_tied(struct engine *e) {
     int table = e->param[PARAM_EMBEDDING], stages = layout_stages(&e->layout);
     if (!e->model->config.tied_head || table < 0) return;
-    int first = rank_of_stage(e, 0), last = rank_of_stage(e, stages - 1);
+    int first = engine_rank_of_stage(e, 0), last = engine_rank_of_stage(e, stages - 1);
     if (first == last)
         add_rows(e, e->looked_up);
     else if (e->rank == first)

@@ -31,6 +31,10 @@ static int accept_batch(struct engine *e, const struct batch *batch, struct err 
         return err_set(err, ERR_USAGE,
                        "a micro-batch of %d tokens; memory was planned for %lld (%d rows of %d)",
                        batch->tokens, (long long)most, e->options.rows, e->options.context);
+    if (e->moe && batch->rows > e->options.rows)
+        return err_set(err, ERR_USAGE,
+                       "a micro-batch of %d rows; counters of experts were planned for %d",
+                       batch->rows, e->options.rows);
     if (check_tokens(e, batch, err) != 0) return -1;
     int64_t tokens = batch->tokens / e->cp;
     if (e->sequence && tokens % e->tp != 0)

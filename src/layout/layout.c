@@ -10,12 +10,6 @@ int layout_stage_rank(const struct layout *layout, int stage) {
     return stage % pp;
 }
 
-int layout_stage_of_layer(const struct layout *layout, int layer) {
-    int stage = 0;
-    while (layer >= layout->layer_first[stage + 1]) stage++;
-    return stage;
-}
-
 struct layout layout_single(const struct model_config *model) {
     struct layout layout = {
         .mesh = {.size = {1, 1, 1, 1},

@@ -43,7 +43,6 @@ static inline int layout_stages(const struct layout *layout) {
 }
 int layout_stage_rank(const struct layout *layout,
                       int stage); // pipeline index that holds the stage
-int layout_stage_of_layer(const struct layout *layout, int layer);
 
 // Ranks over which a parameter's gradient is summed: those with other tokens.
 static inline enum mesh_group_kind layout_gradient_group(const struct param *param) {

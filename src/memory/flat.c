@@ -160,7 +160,7 @@ static void line_up(struct flat *flat, const struct flat_options *options) {
     flat->shard_elements = shard_at;
 }
 
-static void count_elements(struct flat *flat, const struct model *model, bool units) {
+static void count_elements(struct flat *flat, const struct model *model) {
     for (int i = 0; i < model->param_count; i++) {
         const struct param *p = &model->params[i];
         flat->offset[i] += flat->buckets[flat->bucket_of[i]].begin;
@@ -168,13 +168,6 @@ static void count_elements(struct flat *flat, const struct model *model, bool un
             flat->matrix_elements += param_elements(p);
         else
             flat->vector_elements += param_elements(p);
-    }
-    for (int unit = 0; unit < flat->unit_count && units; unit++) {
-        int64_t elements = 0;
-        for (int i = 0; i < flat->bucket_count; i++)
-            if (!flat->buckets[i].vectors && flat->buckets[i].unit == unit)
-                elements += flat->buckets[i].end - flat->buckets[i].begin;
-        if (elements > flat->largest_unit) flat->largest_unit = elements;
     }
 }
 
@@ -200,7 +193,7 @@ int flat_open(struct flat *flat, const struct local_model *local,
         if (is_tied_table(local, i)) put_tied_table(&f, i);
     for (int group = 0; group < FLAT_GROUPS; group++) put_vectors(&f, (enum flat_group)group);
     line_up(&made, options);
-    count_elements(&made, &local->model, by_unit(options));
+    count_elements(&made, &local->model);
     *flat = made;
     return 0;
 }

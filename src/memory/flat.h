@@ -43,8 +43,7 @@ struct flat {
     int64_t elements;                         // of all buckets
     int64_t matrix_elements, vector_elements; // logical, without padding
     int64_t shard_elements;                   // of this rank's shards of all buckets
-    int64_t largest_bucket, largest_unit;     // elements, padded; of matrices. A unit's: all of its
-                                              // buckets together (one bucket per unit, else 0)
+    int64_t largest_bucket;                   // of matrices; elements with padding
     int64_t vectors_begin[FLAT_GROUPS], vectors_end[FLAT_GROUPS]; // of the vectors' buckets
 };
 

@@ -248,13 +248,12 @@ static void add_flows(struct enumeration *e) {
 }
 
 static void add_borders(struct enumeration *e) {
-    enum { RING = 2 }; // tensors on their way to another rank
     const struct rank_shape *s = e->shape;
     uint64_t bytes = residual_bytes(e);
     for (int i = 0; i < s->stage_count; i++) {
         const struct rank_stage *stage = &s->stages[i];
-        int outputs = stage->part.last || stage->next_local ? 0 : RING;
-        int backs = stage->part.first || stage->previous_local || !s->train ? 0 : RING;
+        int outputs = stage->part.last || stage->next_local ? 0 : RANK_SEND_RING;
+        int backs = stage->part.first || stage->previous_local || !s->train ? 0 : RANK_SEND_RING;
         for (int k = 0; k < outputs; k++)
             e->buffers->border[i][BORDER_OUTPUT][k] =
                 rank_add(e, BUFFER_COMM, -1, k, bytes, "stage_output");

@@ -17,7 +17,10 @@ enum engine_recompute {
     RECOMPUTE_FULL
 };
 
-enum { RANK_MOST_SLOTS = 512 }; // micro-batches whose activations a stage holds at once
+enum {
+    RANK_MOST_SLOTS = 512, // micro-batches whose activations a stage holds at once
+    RANK_SEND_RING = 2     // tensors of a stage on their way to a neighbour on another rank
+};
 
 // What a layer's forward writes. Shapes per token; NORM_BEFORE and NORM_AFTER name the place of the
 // norms. What belongs to the residual stream (hidden wide, and statistics of its norms) has the
@@ -72,14 +75,14 @@ enum rank_single {
     // states, see rank_state.c
     SINGLE_WEIGHTS,   // compute type, flat; in FP32 mode these are the masters. Sharded with ZeRO-3
     SINGLE_MASTERS,   // FP32, flat (bf16 mode); sharded from ZeRO-1 on
-    SINGLE_VECTORS,   // FP32 copies of the vectors where the masters do not have them all
-    SINGLE_GRADIENTS, // FP32, flat: of all parameters, or, from ZeRO-2 on, of vectors and a tied
-                      // table
-    SINGLE_GRADIENT_SHARDS, // accumulators of this rank's shards
+    SINGLE_GRADIENTS, // FP32, flat: of all parameters; where gradients are made by unit, of vectors
+                      // and a tied table
+    SINGLE_GRADIENT_SHARDS, // by unit: what adds up over micro-batches, of this rank's shards or of
+                            // all parameters
     SINGLE_MOMENT1,         // FP32, flat; sharded from ZeRO-1 on
     SINGLE_MOMENT2,
     SINGLE_UNIT_WEIGHTS,   // ZeRO-3: places for gathered units
-    SINGLE_UNIT_GRADIENTS, // ZeRO-2: places for the gradients of units on their way
+    SINGLE_UNIT_GRADIENTS, // by unit: places for the gradients of a micro-batch
     SINGLE_WIRE,           // rounded copies on their way
     SINGLE_REDUCE,         // contributions of the other ranks
     SINGLE_LOOKUP,     // FP32 [looked-up ids, hidden]: the look-up's own gradient accumulator (tied
@@ -134,7 +137,6 @@ struct rank_shape {
     // states
     const struct flat *flat;
     int zero;
-    bool reduces;           // gradients are summed over ranks
     int ranks[FLAT_GROUPS]; // over how many (GROUP_DATA, GROUP_EXPERT_DATA); 0 counts as 1
     int ep;                 // ranks that hold the different experts; 0 counts as 1
     bool reduce_per_micro_batch;
