@@ -108,8 +108,9 @@ void metrics_put_step(struct metrics *m, const struct metrics_step *s) {
     put_number(t, "data_wait_seconds", s->data_wait_seconds);
     for (int kind = 0; kind < RECORD_KIND_COUNT; kind++) {
         char name[64];
-        if (kind == RECORD_DATA_WAIT || kind == RECORD_SHARD_OPEN || kind == RECORD_SHARD_READ)
-            continue; // counted by the loader, which has threads of its own
+        if (kind == RECORD_DATA_WAIT || kind == RECORD_SHARD_OPEN || kind == RECORD_SHARD_READ ||
+            kind == RECORD_COMM)
+            continue; // counted by the loader and the messages, which have threads of their own
         snprintf(name, sizeof name, "%s_seconds", record_kind_name(kind));
         put_number(t, name, s->phase[kind]);
     }
