@@ -9,14 +9,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A save that fails costs nothing but itself.
-static void try_to_save(struct run *run) {
-    struct err err = {0};
-    if (run_save(run, &err) == 0) return;
+// A save that fails costs nothing but itself; without messages between ranks there is no next step.
+static int try_to_save(struct run *run, struct err *err) {
+    struct err own = {0};
+    if (run_save(run, &own) == 0) return 0;
+    if (run_is_broken(run)) {
+        *err = own;
+        return -1;
+    }
     run_forget_failure(run);
     log_line(LOG_WARN, "checkpoint of step %lld failed, training goes on: %s", (long long)run->step,
-             err.text);
+             own.text);
     metrics_put_event(&run->metrics, "checkpoint_failed", run->step, "%s", "");
+    return 0;
 }
 
 static int last_save(struct run *run, struct err *err) {
@@ -53,8 +58,9 @@ static int walk(struct run *run, struct err *err) {
              (run->step == c->steps && c->eval_at_end)) &&
             run_evaluate(run, err) != 0)
             return -1;
-        if (!ends && c->checkpoint_every > 0 && run->step % c->checkpoint_every == 0)
-            try_to_save(run);
+        if (!ends && c->checkpoint_every > 0 && run->step % c->checkpoint_every == 0 &&
+            try_to_save(run, err) != 0)
+            return -1;
     }
     if (run->stopped) return interrupted(run, err);
     return worked && c->checkpoint_at_end ? last_save(run, err) : 0;

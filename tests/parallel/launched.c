@@ -146,6 +146,106 @@ TEST_LIMIT(launched_evaluation_counts_every_sample_once, 300) {
     }
 }
 
+// ---- the same bits behind a resume, and checkpoints between layouts
+// --------------------------------
+
+// Requirement 60: 20 steps, and 10 and 10 behind a resume; dropout is on.
+static void resume_in_the_middle(int ranks, const char *model, const char *layout) {
+    char words[400];
+    const char *folders[2] = {"through", "halves"};
+    need_mpi();
+    write_inputs(model);
+    for (int i = 0; i < 3; i++) {
+        snprintf(words, sizeof words, "%s train.steps=20 train.dropout=0.1 data.validation= %s",
+                 layout, i == 1 ? "train.stop_at=10" : "");
+        must_run(ranks, folders[i > 0], words);
+    }
+    CHECK_CONTAINS(output, "step 10,"); // resumed there
+    CHECK_STR(figures("halves"), figures("through"));
+    snprintf(words, sizeof words, // the bytes of all ranks' parts, moments too
+             "cd %s/through/checkpoints/step_00000020 && for f in *.safetensors; do cmp $f "
+             "../../../halves/checkpoints/step_00000020/$f || exit 1; done",
+             test_temp_dir());
+    CHECK_EQ_INT(test_shell(output, sizeof output, "%s", words), 0);
+}
+
+TEST_LIMIT(launched_resume_keeps_the_bits_over_tensor_pipeline_and_data, 300) {
+    resume_in_the_middle(8, "family: gpt2",
+                         "parallel.tp=2 parallel.pp=2 parallel.dp=2 parallel.zero=1");
+}
+
+TEST_LIMIT(launched_resume_keeps_the_bits_over_experts, 300) {
+    resume_in_the_middle(2, "family: llama, kv_heads: 2, experts: 4, expert_ffn: 24",
+                         "parallel.dp=2 parallel.ep=2 moe.aux_scope=global moe.bias_rate=0.01");
+}
+
+// Requirement 64: rows beyond the vocabulary belong to a layout, not to a checkpoint. Nothing
+// learns, so every run must hand on the same rows.
+TEST_LIMIT(launched_vocabulary_is_stored_without_padding, 300) {
+    const char *still = "model.vocab=50257 model.heads=8 model.kv_heads=8 model.layers=1 "
+                        "optimizer.learning_rate=0 data.validation=";
+    char words[300];
+    need_mpi();
+    write_inputs("family: llama, kv_heads: 2");
+    snprintf(words, sizeof words, "%s train.steps=1", still);
+    must_run(1, "one", words);
+    const char *one = exported("one");
+    snprintf(words, sizeof words, "%s parallel.tp=8 train.steps=1", still);
+    must_run(8, "moved", words);
+    CHECK_STR(exported("moved"), one);
+    for (int steps = 2; steps <= 3; steps++) { // at tp 1, and back
+        snprintf(words, sizeof words, "%s train.steps=%d parallel.tp=%d", still, steps,
+                 steps == 2 ? 1 : 8);
+        must_run(steps == 2 ? 1 : 8, "moved", words);
+        CHECK_CONTAINS(output, "resumed from");
+        test_shell(output, sizeof output, "rm -r %s-hf", path_in("moved"));
+        CHECK_STR(exported("moved"), one);
+    }
+}
+
+// ---- what cannot be
+// ------------------------------------------------------------------------------
+
+// Two ranks, each in a folder of its own, with the same words.
+static int apart(const char *words) {
+    bool open_mpi = strncmp(comm_library(), "Open MPI", 8) == 0;
+    return test_shell(
+        output, sizeof output,
+        "OMP_NUM_THREADS=1 %s -n 2 sh -c 'cd %s/rank${OMPI_COMM_WORLD_RANK-$PMI_RANK} "
+        "&& exec %s train c.yaml parallel.dp=2 %s'",
+        open_mpi ? "mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none"
+                 : "mpirun.mpich",
+        test_temp_dir(), test_weft(), words);
+}
+
+static void refused_apart(const char *words, const char *part1, const char *part2) {
+    CHECK(apart(words) != 0);
+    CHECK_CONTAINS(output, part1);
+    CHECK_CONTAINS(output, part2);
+    CHECK(strstr(strstr(output, "weft: ") + 1, "weft: ") == NULL); // once
+}
+
+TEST_LIMIT(launched_ranks_with_other_files_are_refused, 300) {
+    struct err err = {0};
+    need_mpi();
+    write_inputs("family: llama, kv_heads: 2");
+    test_shell(output, sizeof output,
+               "cd %s && mkdir rank0 rank1 && for r in rank0 rank1; do cp train.bin $r/same.bin && "
+               "cp train.bin $r/short.bin && cp train.bin $r/other.bin && "
+               "sed 's|: /.*/|: |; s|train.bin|same.bin|' c.yaml > $r/c.yaml; done && "
+               "truncate -s 12000 rank1/short.bin && printf zz | dd of=rank1/other.bin bs=1 "
+               "seek=5000 conv=notrunc && rm -f rank1/absent.bin",
+               test_temp_dir());
+    CHECK_OK(file_replace(path_in("rank0/absent.bin"), output, 4096, &err), err);
+    refused_apart("data.train=short.bin", "rank 1", "data.train");
+    refused_apart("data.train=other.bin", "reads other samples", "data.train");
+    refused_apart("data.validation=short.bin", "reads other samples", "data.validation");
+    refused_apart("data.train=absent.bin", "absent.bin", "no such data");
+    refused_apart("", "rank 1 (", "all ranks need one folder");
+    refused_apart("train.folder=/proc/none", "/proc/none", "cannot");
+    refused_apart("train.seed=$OMPI_COMM_WORLD_RANK$PMI_RANK", "train.seed is", "rank 1 (");
+}
+
 static void refused(int ranks, const char *words, const char *part1, const char *part2) {
     CHECK_EQ_INT(run(ranks, "refused", words), 2);
     CHECK_CONTAINS(output, part1);
