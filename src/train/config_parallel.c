@@ -121,14 +121,6 @@ int config_check_parallel(const struct train_config *c, struct err *err) {
                        "%s: zero.gather_precision is fp32, but the weights are bf16 "
                        "(train.precision), and wider messages would carry nothing more",
                        config_place(c, CONFIG_OPTION(gather_precision), place));
-    bool halves = c->pipeline == PIPELINE_ZB_H1 || c->pipeline == PIPELINE_ZB_V;
-    if (halves && c->recompute != RECOMPUTE_NONE)
-        return err_set(
-            err, ERR_USAGE,
-            "%s: pipeline.schedule=%s runs the halves of backward apart, and weight halves "
-            "read what train.recompute would overwrite; set train.recompute=none, or choose "
-            "1f1b or interleaved",
-            config_place(c, CONFIG_OPTION(pipeline), place), pipeline_kind_name(c->pipeline));
     if (c->ep > 1 && c->model.experts == 0)
         return err_set(err, ERR_USAGE,
                        "%s: parallel.ep is %d, but the model has no experts to spread; use 1",
