@@ -120,15 +120,15 @@ double child_number(const json_t *root, const char *key) {
     return json_number_value(json_object_get(root, key));
 }
 
-const json_t *child_messages(const json_t *root, const char *stream, const char *kind) {
+double child_messages(const json_t *root, const char *stream, const char *key) {
+    double sum = 0;
     size_t i;
     json_t *one;
     json_array_foreach(json_object_get(root, "messages"), i, one) {
-        const char *s = json_string_value(json_object_get(one, "stream"));
-        const char *k = json_string_value(json_object_get(one, "kind"));
-        if (s && k && strcmp(s, stream) == 0 && strcmp(k, kind) == 0) return one;
+        const char *name = json_string_value(json_object_get(one, "stream"));
+        if (name && strcmp(name, stream) == 0) sum += child_number(one, key);
     }
-    return NULL;
+    return sum;
 }
 
 static int compare_doubles(const void *a, const void *b) {

@@ -29,7 +29,8 @@ json_t *child_step(const struct child_arguments *a, int ranks, const char *const
                    struct err *err);
 
 double child_number(const json_t *root, const char *key); // 0: there is none
-// The element of "messages" with this stream and kind, or NULL.
-const json_t *child_messages(const json_t *root, const char *stream, const char *kind);
+// A figure of the messages of a stream, all kinds together: a wait for one may cover another that
+// stands before it.
+double child_messages(const json_t *root, const char *stream, const char *key);
 
 double bench_median(double *values, int count); // sorts them

@@ -35,43 +35,38 @@ struct traffic {
     double gathered_backward;                 // of them in backward
 };
 
-struct flow { // a kind of message beside what it can hide behind
-    const char *what, *stream, *kind;
+struct flow { // messages of a stream beside what they can hide behind
+    const char *what, *stream;
     double bytes, compute_seconds;
 };
-
-static double exposed_of(const json_t *root, const char *stream, const char *kind) {
-    return child_number(child_messages(root, stream, kind), "exposed_seconds");
-}
 
 // ZeRO-1 waits for gradients behind backward, and for weights in forward; ZeRO-3 for weights inside
 // both, about as long in each.
 static void read_traffic(const json_t *root, int zero, struct traffic *t) {
     const json_t *seconds = json_object_get(root, "seconds");
-    double waited = exposed_of(root, "gather", "all_gather");
+    double waited = child_messages(root, "gather", "exposed_seconds");
     t->forward_seconds = child_number(seconds, "forward") - (zero == 3 ? waited / 2 : waited);
     t->backward_seconds = child_number(seconds, "backward") - (zero == 3 ? waited / 2 : 0);
-    t->reduced = child_number(child_messages(root, "reduce", "reduce_scatter"), "bytes");
-    t->gathered = child_number(child_messages(root, "gather", "all_gather"), "bytes");
+    t->reduced = child_messages(root, "reduce", "bytes");
+    t->gathered = child_messages(root, "gather", "bytes");
     t->gathered_backward = zero == 3 ? t->gathered / 2 : 0;
 }
 
 static void print_flow(const struct overlap *o, const struct flow *f, const json_t *root,
                        double rate, bool first) {
-    const json_t *m = child_messages(root, f->stream, f->kind);
-    double in_flight = child_number(m, "in_flight_seconds");
-    double exposed = child_number(m, "exposed_seconds");
+    double sent = child_messages(root, f->stream, "bytes");
+    double in_flight = child_messages(root, f->stream, "in_flight_seconds");
+    double exposed = child_messages(root, f->stream, "exposed_seconds");
     double share = in_flight > 0 ? exposed / in_flight : 0;
     double filled = f->bytes / rate / f->compute_seconds;
     if (o->json)
         printf("%s\n  {\"what\": \"%s\", \"bytes\": %.0f, \"link_over_compute\": %.4f, "
                "\"in_flight_seconds\": %.6f, \"exposed_seconds\": %.6f, "
                "\"exposed_over_in_flight\": %.5f}",
-               first ? "" : ",", f->what, child_number(m, "bytes"), filled, in_flight, exposed,
-               share);
+               first ? "" : ",", f->what, sent, filled, in_flight, exposed, share);
     else
-        printf("  %-34s %9.1f MB %10.2f %9.3f s %9.3f s %12.3f\n", f->what,
-               child_number(m, "bytes") / 1e6, filled, in_flight, exposed, share);
+        printf("  %-34s %9.1f MB %10.2f %9.3f s %9.3f s %12.3f\n", f->what, sent / 1e6, filled,
+               in_flight, exposed, share);
 }
 
 static void print(const struct overlap *o, int zero, double rate, const json_t *alone,
@@ -82,10 +77,9 @@ static void print(const struct overlap *o, int zero, double rate, const json_t *
     // What goes through the link while backward computes is one sum: gradients, and weights too.
     double backward = t.reduced + t.gathered_backward;
     struct flow flows[] = {{zero == 3 ? "gradients, with the weights" : "gradients, backward",
-                            "reduce", "reduce_scatter", backward, t.backward_seconds},
+                            "reduce", backward, t.backward_seconds},
                            {zero == 3 ? "weights, forward and backward" : "weights, forward",
-                            "gather", "all_gather", t.gathered - t.gathered_backward,
-                            t.forward_seconds}};
+                            "gather", t.gathered - t.gathered_backward, t.forward_seconds}};
     if (o->json)
         printf("\n {\"zero\": %d, \"link_bytes_per_second\": %.0f, \"step_seconds_without\": %.6f, "
                "\"step_seconds\": %.6f, \"flows\": [",
