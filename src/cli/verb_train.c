@@ -40,11 +40,24 @@ static void on_signal(int number) {
     (void)ignored;
 }
 
+// Shards are mapped, not read; a page whose file is no longer that long cannot be had.
+static void on_bus_error(int number) {
+    (void)number;
+    static const char text[] =
+        "weft: bus error: a file that is mapped into memory was cut short or cannot be read any "
+        "more: a shard of data.train or data.validation, or MPI's own in /dev/shm\n";
+    ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)ignored;
+    _exit(4);
+}
+
 static void catch_signals(void) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    action.sa_handler = on_bus_error;
+    sigaction(SIGBUS, &action, NULL);
     // a file larger than its limit is an error of write like any other, not the end of the process
     action.sa_handler = SIG_IGN;
     sigaction(SIGXFSZ, &action, NULL);

@@ -53,7 +53,8 @@ static int compare_configs(struct run *run, const struct checkpoint *c, struct e
     then->model = *checkpoint_model(c);
     config_model_lists(then);
     if (config_differences(then, run->config, true, &lines) != 0) {
-        if (lines.size > 0) lines.data[lines.size - 1] = 0;
+        for (size_t i = 0; i < lines.size; i++) // one line
+            if (lines.data[i] == '\n') lines.data[i] = i + 1 < lines.size ? ';' : 0;
         result =
             err_set(err, ERR_USAGE,
                     "%s: the model there has another shape than the configuration (%s); choose "

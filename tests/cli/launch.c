@@ -311,6 +311,16 @@ TEST_LIMIT(launch_names_a_killed_rank, 60) {
     for (int rank = 0; rank < 4; rank++) CHECK_EQ_INT(find_rank(rank), 0);
 }
 
+TEST_LIMIT(launch_tells_of_data_that_was_cut_short, 60) {
+    need_mpi();
+    pid_t launcher = start_long_run(2);
+    wait_for_steps();
+    CHECK_EQ_INT(truncate(path_in("train.bin"), 100), 0);
+    CHECK_EQ_INT(finish(launcher), 4);
+    CHECK_CONTAINS(read_log(), "mapped into memory was cut short");
+    for (int rank = 0; rank < 2; rank++) CHECK_EQ_INT(find_rank(rank), 0);
+}
+
 TEST_LIMIT(launch_lets_ranks_save_when_interrupted, 60) {
     need_mpi();
     pid_t launcher = start_long_run(2);

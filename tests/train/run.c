@@ -146,6 +146,11 @@ TEST(another_shape_is_refused_with_both_values) {
     CHECK_CONTAINS(err.text, "model.layers: 2 in the checkpoint, 3 now");
     CHECK_EQ_INT(err_exit_status(&err), 2);
     err = (struct err){0};
+    fixture_config(&config, test_temp_dir(), "run", WORDS("model.layers=3", "model.vocab=130"));
+    CHECK(train_run(&config, NULL, &result, &err) != 0);
+    CHECK_CONTAINS(err.text, " now;"); // several in one line
+    CHECK(strchr(err.text, '\n') == NULL);
+    err = (struct err){0};
     fixture_config(&config, test_temp_dir(), "run", WORDS("train.resume=false"));
     CHECK(train_run(&config, NULL, &result, &err) != 0);
     CHECK_CONTAINS(err.text, "train.resume is false");
