@@ -276,7 +276,7 @@ static pid_t start_long_run(int ranks) {
     dup2(file, 1);
     dup2(file, 2);
     execl(test_weft(), "weft", "launch", "-n", count, "train", path_in("c.yaml"),
-          "train.steps=100000000", "train.log_every=1", (char *)NULL);
+          "train.steps=100000000", "train.log_every=1", "comm.watchdog=5", (char *)NULL);
     _exit(127);
 }
 
@@ -308,6 +308,31 @@ TEST_LIMIT(launch_names_a_killed_rank, 60) {
     CHECK_EQ_INT(finish(launcher), 128 + SIGKILL);
     CHECK_CONTAINS(read_log(), "weft: rank 2 on ");
     CHECK_CONTAINS(read_log(), " ended by signal 9 (killed); the others were stopped\n");
+    for (int rank = 0; rank < 4; rank++) CHECK_EQ_INT(find_rank(rank), 0);
+}
+
+// Whichever rank the user or the scheduler tells, all save.
+TEST_LIMIT(launch_saves_when_one_rank_is_told_to_end, 60) {
+    need_mpi();
+    pid_t launcher = start_long_run(2);
+    wait_for_steps();
+    kill(find_rank(1), SIGTERM);
+    CHECK_EQ_INT(finish(launcher), 130);
+    const char *log = read_log();
+    CHECK_CONTAINS(log, "weft: interrupted after step ");
+    CHECK(strstr(strstr(log, "weft: ") + 1, "weft: ") == NULL); // once
+    CHECK_EQ_INT(test_shell(out, sizeof out, "ls -d %s/checkpoints/step_*", path_in("run")), 0);
+}
+
+TEST_LIMIT(launch_names_a_rank_that_stands_still, 60) {
+    need_mpi();
+    pid_t launcher = start_long_run(4);
+    wait_for_steps();
+    pid_t victim = find_rank(1);
+    kill(victim, SIGSTOP);
+    CHECK_EQ_INT(finish(launcher), 4);
+    CHECK_CONTAINS(read_log(), "rank 1 (");
+    CHECK_CONTAINS(read_log(), "does not answer");
     for (int rank = 0; rank < 4; rank++) CHECK_EQ_INT(find_rank(rank), 0);
 }
 
