@@ -131,6 +131,9 @@ struct comm_reduction {
 };
 // Ready-made: FP32 or BF16 contributions added in FP32 in group order; result of type `out`.
 struct comm_reduction comm_reduction_plain(enum dtype wire, enum dtype out);
+// What they are made of: elements [at, at + count) of a contribution become `sum`, or are added.
+void comm_add_part(enum dtype wire, const void *part, int64_t at, int count, float *sum,
+                   bool store);
 
 // all[i] = own of member i; `own` may be its place in `all`.
 struct comm_event comm_all_gather(struct comm_stream *s, const void *own, void *all,

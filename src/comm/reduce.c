@@ -8,17 +8,17 @@ struct plain {
     enum dtype wire, out;
 };
 
-static void add_block(enum dtype wire, const void *part, int64_t at, int count, float *sum,
-                      bool first) {
+void comm_add_part(enum dtype wire, const void *part, int64_t at, int count, float *sum,
+                   bool store) {
     if (wire == DTYPE_F32) {
         const float *p = (const float *)part + at;
-        if (first)
+        if (store)
             for (int i = 0; i < count; i++) sum[i] = p[i];
         else
             for (int i = 0; i < count; i++) sum[i] += p[i];
     } else {
         const bf16 *p = (const bf16 *)part + at;
-        if (first)
+        if (store)
             for (int i = 0; i < count; i++) sum[i] = bf16_to_float(p[i]);
         else
             for (int i = 0; i < count; i++) sum[i] += bf16_to_float(p[i]);
@@ -31,8 +31,8 @@ static void sum_plain(void *context, const void *const *parts, int count, int64_
     float sum[BLOCK] = {0};
     for (int64_t at = 0; at < elements; at += BLOCK) {
         int n = elements - at < BLOCK ? (int)(elements - at) : BLOCK;
-        add_block(plain->wire, parts[0], at, n, sum, true);
-        for (int p = 1; p < count; p++) add_block(plain->wire, parts[p], at, n, sum, false);
+        comm_add_part(plain->wire, parts[0], at, n, sum, true);
+        for (int p = 1; p < count; p++) comm_add_part(plain->wire, parts[p], at, n, sum, false);
         if (plain->out == DTYPE_F32) {
             float *to = (float *)out + at;
             for (int i = 0; i < n; i++) to[i] = sum[i];

@@ -55,8 +55,7 @@ static void place(struct engine *e) {
     for (int i = 0; i < e->shape.stage_count; i++) place_stage(e, i);
 }
 
-// ---- groups of ranks
-// -----------------------------------------------------------------------------
+// ---- groups of ranks ----------------------------------------------------------------------------
 
 static int open_stream(struct engine *e, enum mesh_group_kind kind, const char *name,
                        struct comm_stream **out, struct err *err) {
@@ -106,8 +105,7 @@ static void close_streams(struct engine *e) {
     }
 }
 
-// ---- all together
-// --------------------------------------------------------------------------------
+// ---- all together -------------------------------------------------------------------------------
 
 static int open_tables(struct engine *e, struct err *err) {
     size_t params = (size_t)e->model->param_count, batches = (size_t)e->options.micro_batches;

@@ -129,8 +129,7 @@ static int check_options(const struct engine *e, struct err *err) {
     return 0;
 }
 
-// ---- the rank's share
-// ----------------------------------------------------------------------------
+// ---- the rank's share ---------------------------------------------------------------------------
 
 static int open_pipeline(struct engine *e, struct err *err) {
     const struct engine_options *o = &e->options;

@@ -46,8 +46,7 @@ void engine_enter(struct engine *e, int stage, int slot, int flow) {
     }
 }
 
-// ---- forward
-// -------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
 static void take_input(struct engine *e, struct engine_stage *s, int slot,
                        const struct batch *batch) {
@@ -128,8 +127,7 @@ void stage_forward(struct engine *e, const struct action *a, const struct batch 
     unit_release(e, unit);
 }
 
-// ---- backward
-// ------------------------------------------------------------------------------------
+// ---- backward -----------------------------------------------------------------------------------
 
 // The gradient of the stage's output comes from a border, that of its input goes to one.
 static void place_gradients(struct engine *e, int index, const struct action *a) {
@@ -195,8 +193,7 @@ void stage_backward(struct engine *e, const struct action *a, const struct batch
     if (input) backward_end(e, s, a, batch);
 }
 
-// ---- messages
-// ------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------
 
 _Static_assert(2 * LAYOUT_MAX_STAGES * RANK_MOST_SLOTS <= TAG_CONTEXT - TAG_STAGES,
                "every stage, micro-batch and direction has a tag of its own");

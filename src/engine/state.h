@@ -49,6 +49,7 @@ struct engine {
     struct layout layout;
     struct engine_parallel parallel;
     int rank;
+    enum dtype type;
     struct device *device;
     struct engine_options options;
     struct rank_shape shape;
@@ -58,7 +59,6 @@ struct engine {
     struct arena arena;
     struct pipeline pipeline;
     const struct schedule *schedule; // of this rank
-    enum dtype type;
 
     struct comm *comm;                            // NULL: one process
     struct comm_stream *stream[GROUP_KIND_COUNT]; // NULL: a group of one
@@ -82,21 +82,20 @@ struct engine {
     bool keeps[ACT_COUNT];
 
     // of the step
-    float loss_scale;
     bool drops; // dropout is on: a training step of a run that has it
-    uint64_t dropout_key;
-    int looked_up; // rows of the look-up accumulator in use
     bool lookup_written;
+    int looked_up; // rows of the look-up accumulator in use
+    float loss_scale;
+    uint64_t dropout_key;
     double *batch_loss;   // [micro_batches]
     struct batch *shared; // [micro_batches] this rank's part of the sequences (context parallelism)
     struct batch_share *shares;   // [micro_batches] how they were cut
     struct batch **shared_list;   // pointers to them
     struct batch *const *batches; // of the step: shared_list, or the caller's
-    int batch_count;
-    int64_t prepared[ENGINE_SHAPES];
-    int prepared_count;
-    void *states;           // states.c's own
-    struct engine_moe *moe; // layer_moe.c's own; NULL: no layer with experts here
+    int batch_count, prepared_count;
+    int64_t prepared[ENGINE_SHAPES]; // tokens of micro-batches whose products are made
+    void *states;                    // states.c's own
+    struct engine_moe *moe;          // layer_moe.c's own; NULL: no layer with experts here
 };
 
 static inline const float *engine_vector(const struct engine *e, int param) {
@@ -152,12 +151,14 @@ bool engine_moe_counts_ahead(const struct engine *e);    // a counting pass come
 void engine_moe_ahead(struct engine *e, bool begin);
 void engine_moe_end(struct engine *e, struct engine_step *step); // sums, before the update
 void engine_moe_update(struct engine *e);
-// Raises *bytes to the workspace of the experts' products with micro-batches of `tokens`.
+// layer_moe_plan.c. Raises *bytes to the workspace of the experts' products with micro-batches of
+// `tokens`.
 int engine_moe_prepare(struct device *device, const struct model *model,
                        const struct rank_shape *shape, const struct device_weight *weights,
                        int64_t tokens, uint64_t *bytes, struct err *err);
 struct moe_shape;
-// Fills `buffers`, which has room for MOE_BUFFER_COUNT + 1, and `out`; returns how many there are.
+// Fills `buffers`, which has room for MOE_BUFFER_COUNT + 1, and `out`. Returns how many there are;
+// 0: no layer here has experts.
 int engine_moe_enumerate(struct engine *e, struct rank_expert_buffer *buffers,
                          struct moe_shape *out);
 

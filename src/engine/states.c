@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- places
-// --------------------------------------------------------------------------------------
+// ---- places -------------------------------------------------------------------------------------
 
 float *state_master(const struct engine *e, int param) {
     const struct rank_state *r = &states_of(e)->shape;
@@ -52,8 +51,7 @@ int engine_unit_of_head(const struct engine *e) {
     return e->flat.unit_head;
 }
 
-// ---- tables
-// --------------------------------------------------------------------------------------
+// ---- tables -------------------------------------------------------------------------------------
 
 static int group_place(const struct engine *e, enum mesh_group_kind kind, int *members,
                        int *index) {

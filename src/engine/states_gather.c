@@ -21,8 +21,7 @@ static void pack(struct engine *e, int param, bool forward, bool backward) {
     if (backward && w->packed_backward) e->device->pack(e->device, w, true);
 }
 
-// ---- zero 0 to 2: whole weights
-// ------------------------------------------------------------------
+// ---- zero 0 to 2: whole weights -----------------------------------------------------------------
 
 // A bucket of BF16 values in the lower half of its FP32 place, from the end on.
 static void spread(float *bucket, int64_t elements) {
@@ -75,8 +74,7 @@ static void acquire_whole(struct engine *e, int unit) {
     }
 }
 
-// ---- zero 3: places
-// ------------------------------------------------------------------------------
+// ---- zero 3: places -----------------------------------------------------------------------------
 
 int states_open_places(struct engine *e, const uint64_t *pack_forward,
                        const uint64_t *pack_backward, struct err *err) {
@@ -275,8 +273,7 @@ void unit_release(struct engine *e, int unit) {
     if (unit >= 0 && s->shape.zero == 3) find_place(s, weights_of(e, unit))->users--;
 }
 
-// ---- a change
-// ------------------------------------------------------------------------------------
+// ---- a change -----------------------------------------------------------------------------------
 
 void states_settle(struct engine *e) {
     struct states *s = states_of(e);

@@ -12,29 +12,12 @@ enum {
     REPLICAS_POSTED = COMM_STREAM_DEPTH / 2 // early
 };
 
-static void add_part(enum dtype type, const void *part, int64_t at, int n, float *sum, bool first) {
-    if (type == DTYPE_F32) {
-        const float *p = (const float *)part + at;
-        if (first)
-            memcpy(sum, p, (size_t)n * sizeof *sum);
-        else
-            for (int i = 0; i < n; i++) sum[i] += p[i];
-        return;
-    }
-    const bf16 *p = (const bf16 *)part + at;
-    if (first)
-        for (int i = 0; i < n; i++) sum[i] = bf16_to_float(p[i]);
-    else
-        for (int i = 0; i < n; i++) sum[i] += bf16_to_float(p[i]);
-}
-
 void state_fold(void *context, const void *const *parts, int count, int64_t elements, void *out) {
     const struct state_fold *fold = context;
     float sum[FOLD_BLOCK];
     for (int64_t at = 0; at < elements; at += FOLD_BLOCK) {
         int n = elements - at < FOLD_BLOCK ? (int)(elements - at) : FOLD_BLOCK;
-        add_part(fold->wire, parts[0], at, n, sum, true);
-        for (int p = 1; p < count; p++) add_part(fold->wire, parts[p], at, n, sum, false);
+        for (int p = 0; p < count; p++) comm_add_part(fold->wire, parts[p], at, n, sum, p == 0);
         if (fold->out == DTYPE_F32) {
             float *to = (float *)out + at;
             if (fold->store)
@@ -104,8 +87,7 @@ void states_fold_bucket(struct engine *e, int bucket, int place, bool store) {
     }
 }
 
-// ---- posting
-// -------------------------------------------------------------------------------------
+// ---- posting ------------------------------------------------------------------------------------
 
 static bool needs_wire(const struct engine *e, const struct state_reduction *q, enum dtype type) {
     return states_of(e)->shape.wire == DTYPE_BF16 && type == DTYPE_F32 && stream_of(e, q->bucket) &&
@@ -182,8 +164,7 @@ static void finish(struct engine *e, struct state_reduction *q) {
     q->phase = PHASE_DONE;
 }
 
-// ---- the queue
-// -----------------------------------------------------------------------------------
+// ---- the queue ----------------------------------------------------------------------------------
 
 static struct state_reduction *entry(struct states *s, int64_t index) {
     return &s->queue[index % s->queue_room];

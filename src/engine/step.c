@@ -218,8 +218,7 @@ int engine_run_step(struct engine *engine, struct batch *const *batches, int cou
     return 0;
 }
 
-// ---- forward only
-// --------------------------------------------------------------------------------
+// ---- forward only -------------------------------------------------------------------------------
 
 // All stages of this rank one after the other; they ascend on every rank, so nobody waits in a
 // circle.

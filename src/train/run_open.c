@@ -309,7 +309,11 @@ int run_open(struct run *run, struct err *err) {
     config_schedule(run->config, &run->schedule);
     if (open_parts(run, err) != 0) return -1;
     if (run_agree(run, run_restore(run, err), err) != 0) return -1;
-    if (run_agree(run, open_data(run, err), err) != 0) return -1;
+    // Copies of shards into data.cache may take one host longer than the watchdog lets others wait.
+    if (run->world) comm_busy(run->comm, "opens data.train");
+    int status = open_data(run, err);
+    if (run->world) comm_busy(run->comm, NULL);
+    if (run_agree(run, status, err) != 0) return -1;
     if (compare_order(run, run->loader, "data.train", err) != 0 ||
         compare_order(run, run->validation, "data.validation", err) != 0)
         return -1;

@@ -22,8 +22,7 @@ static double most_apart(const float *a, const float *b, size_t count) { // over
     return most / largest;
 }
 
-// ---- token losses that are known beforehand
-// ------------------------------------------------------
+// ---- token losses that are known beforehand -----------------------------------------------------
 
 static const double losses[] = {1, 2, 3, 10, 2, 5, 8}; // of token t with itself as target
 enum { KNOWN = sizeof losses / sizeof losses[0] };
@@ -180,8 +179,7 @@ TEST(r25_steps_without_tokens_change_nothing) {
     }
 }
 
-// ---- 28: micro-batches of other lengths within a step
-// --------------------------------------------
+// ---- 28: micro-batches of other lengths within a step -------------------------------------------
 
 static void shorten(struct batch *b, int tokens) {
     b->context = b->tokens = tokens;
@@ -245,8 +243,7 @@ TEST(r28_lengths_that_divide_over_every_axis) {
     expect_lengths(lengths_8_4_12, list, sizeof list / sizeof list[0]);
 }
 
-// ---- copies after many steps
-// ---------------------------------------------------------------------
+// ---- copies after many steps --------------------------------------------------------------------
 
 static void expect_equal_copies(struct world_layout l, int steps) {
     char name[160];
@@ -294,8 +291,7 @@ TEST(r34_copies_over_tensor_ranks_after_100_steps) {
     }
 }
 
-// ---- 144 and 146: counters and norms
-// -------------------------------------------------------------
+// ---- 144 and 146: counters and norms ------------------------------------------------------------
 
 static void half_padded(struct batch *b, int step, int index) {
     (void)step, (void)index;

@@ -54,8 +54,7 @@ static void expect_close(struct world_layout a, struct world_layout b) {
     world_free(&y);
 }
 
-// ---- stages
-// -------------------------------------------------------------------------------------
+// ---- stages -------------------------------------------------------------------------------------
 
 static void compare_stages(const char *model, int dp) {
     struct world_layout zero[4], sum[4];
@@ -170,8 +169,7 @@ TEST(shards_in_groups_with_other_axes) {
     }
 }
 
-// ---- types
-// --------------------------------------------------------------------------------------
+// ---- types --------------------------------------------------------------------------------------
 
 TEST(rounded_contributions_keep_the_equalities) {
     struct world_layout l[4];
@@ -230,8 +228,7 @@ TEST(bf16_training_in_all_stages) {
     for (int z = 1; z < 4; z++) expect(l[0], l[z], true, "bf16");
 }
 
-// ---- norm and initial values
-// --------------------------------------------------------------------
+// ---- norm and initial values --------------------------------------------------------------------
 
 // Requirement 146: the global norm before clipping, the same whatever the layout.
 TEST(norm_of_the_first_step_is_that_of_one_process) {
@@ -286,8 +283,7 @@ TEST(tied_tables_stay_equal) {
     }
 }
 
-// ---- bytes
-// --------------------------------------------------------------------------------------
+// ---- bytes --------------------------------------------------------------------------------------
 
 // (4 + 12 / N) P, (2 + 14 / N) P and 16 P / N with BF16 gradients and weights, P and P / N of the
 // padded matrices; with FP32 gradients 2 bytes more where they lie. Vectors stay whole.

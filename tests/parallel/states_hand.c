@@ -104,8 +104,7 @@ static void put(struct engine *e, const char *name, int64_t row, int64_t column,
     if (at) *at = value;
 }
 
-// ---- requirement 30: every logical parameter once, wherever experts live
-// -------------------------
+// ---- requirement 30: every logical parameter once, wherever experts live ------------------------
 
 static void norm_of_12_3_4(struct engine *e, struct seat *seat) {
     put(e, "layers.1.attention.out.weight", 5, 7, 12);
@@ -151,8 +150,7 @@ TEST(norm_that_is_no_number_is_none_anywhere) {
     }
 }
 
-// ---- requirement 32: first the two ends of a tied table, then the data ranks
-// ---------------------
+// ---- requirement 32: first the two ends of a tied table, then the data ranks --------------------
 
 static void tied_33(struct engine *e, struct seat *seat) {
     int dp = e->local.at[MESH_DP];
@@ -194,8 +192,7 @@ TEST(tied_ends_are_added_before_data_ranks) {
         }
 }
 
-// ---- forward passes between steps
-// ----------------------------------------------------------------
+// ---- forward passes between steps ---------------------------------------------------------------
 
 // Evaluation before and behind an update reads the weights of its time, gathered or not.
 static void evaluate_and_step(struct engine *e, struct seat *seat) {
@@ -238,8 +235,7 @@ TEST(evaluation_between_steps_reads_new_weights) {
         }
 }
 
-// ---- what every rank says it holds
-// ---------------------------------------------------------------
+// ---- what every rank says it holds --------------------------------------------------------------
 
 enum { MOST_ELEMENTS = 1 << 17, MOST_COPIES = 32 };
 static unsigned char *held; // [element][copy] of the whole model; filled by one thread at a time

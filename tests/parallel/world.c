@@ -119,8 +119,7 @@ static void count(struct batch *b) {
     }
 }
 
-// ---- routes
-// --------------------------------------------------------------------------------------
+// ---- routes -------------------------------------------------------------------------------------
 
 static size_t routes_of_step(const struct world_layout *l, const struct model_config *c) {
     return (size_t)c->layers * (size_t)samples_of(l) * WORLD_CONTEXT * (size_t)c->top_k;
@@ -155,8 +154,7 @@ static void move_routes(const struct world_layout *l, const struct model_config 
     }
 }
 
-// ---- one rank
-// ------------------------------------------------------------------------------------
+// ---- one rank -----------------------------------------------------------------------------------
 
 struct world {
     const struct world_layout *layout;
@@ -426,8 +424,7 @@ static void *rank_main(void *argument) {
     return NULL;
 }
 
-// ---- all of them
-// ---------------------------------------------------------------------------------
+// ---- all of them --------------------------------------------------------------------------------
 
 // GPT-2's key biases shift all scores of a query alike: their gradient is rounding and nothing
 // else.

@@ -66,8 +66,7 @@ static void swiglu_backward(struct device *device, enum dtype type, int64_t toke
     record_end(device->lane, RECORD_KERNEL, "swiglu gradient", -1, begin);
 }
 
-// ---- GELU, tanh form: 0.5 x (1 + tanh u) = x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3)
-// ---------
+// ---- GELU, tanh form: 0.5 x (1 + tanh u) = x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3) ----
 
 static const float twice_root = 1.5957691216f; // 2 sqrt(2 / pi)
 
