@@ -19,6 +19,7 @@ struct seat {
 struct ranks {
     struct layout layout;
     struct model_config config;
+    bool evaluates; // engines without gradients and optimizer state
     void (*use)(struct engine *e, struct seat *seat);
     struct seat seats[8];
 };
@@ -43,7 +44,7 @@ static void *seat_main(void *argument) {
                                .rows = 1,
                                .context = WORLD_CONTEXT,
                                .micro_batches = 4,
-                               .train = true,
+                               .train = !r->evaluates,
                                .beta1 = 0.9,
                                .beta2 = 0.95,
                                .eps = 1e-8};
@@ -58,19 +59,10 @@ static void *seat_main(void *argument) {
     return NULL;
 }
 
-static void sit_down(struct ranks *r, const char *model, int pp, int dp, int ep, int zero,
-                     void (*use)(struct engine *, struct seat *)) {
+static void take_seats(struct ranks *r) {
     struct err err = {0};
     struct comm *ends[8];
-    int n = pp * dp;
-    *r = (struct ranks){.config = world_model(model), .use = use};
-    r->layout = (struct layout){.mesh = {.size = {pp, dp, 1, 1},
-                                         .order = {MESH_PP, MESH_DP, MESH_CP, MESH_TP},
-                                         .ep = ep,
-                                         .shard = dp},
-                                .chunks = 1,
-                                .zero = zero};
-    CHECK_OK(layout_split_layers(&r->layout, &r->config, NULL, 0, false, &err), err);
+    int n = mesh_ranks(&r->layout.mesh);
     struct comm_options options = {.watchdog_seconds = 30};
     CHECK_OK(comm_open_threads(ends, n, &options, &err), err);
     for (int i = 0; i < n; i++) {
@@ -79,6 +71,20 @@ static void sit_down(struct ranks *r, const char *model, int pp, int dp, int ep,
     }
     for (int i = 0; i < n; i++) pthread_join(r->seats[i].thread, NULL);
     for (int i = 0; i < n; i++) comm_close(ends[i]);
+}
+
+static void sit_down(struct ranks *r, const char *model, int pp, int dp, int ep, int zero,
+                     void (*use)(struct engine *, struct seat *)) {
+    struct err err = {0};
+    *r = (struct ranks){.config = world_model(model), .use = use};
+    r->layout = (struct layout){.mesh = {.size = {pp, dp, 1, 1},
+                                         .order = {MESH_PP, MESH_DP, MESH_CP, MESH_TP},
+                                         .ep = ep,
+                                         .shard = dp},
+                                .chunks = 1,
+                                .zero = zero};
+    CHECK_OK(layout_split_layers(&r->layout, &r->config, NULL, 0, false, &err), err);
+    take_seats(r);
 }
 
 // The element of this rank's gradients at a place of a whole tensor, or NULL.
@@ -194,20 +200,26 @@ TEST(tied_ends_are_added_before_data_ranks) {
 
 // ---- forward passes between steps ---------------------------------------------------------------
 
+// A row, another one for each replica. Returns its memory.
+static void *make_row(const struct engine *e, struct batch *batch) {
+    void *memory = calloc(1, batch_bytes(WORLD_CONTEXT));
+    batch_place(batch, memory, 1, WORLD_CONTEXT);
+    for (int i = 0; i < WORLD_CONTEXT; i++) {
+        batch->input[i] = (i * 7 + 11 * e->local.at[MESH_DP]) % 90;
+        batch->target[i] = (i * 5 + 3) % 90;
+        batch->position[i] = i;
+        batch->attend_to[i] = i + 1;
+        batch->attended_pairs += i + 1;
+    }
+    batch->counted = batch->non_pad = WORLD_CONTEXT;
+    return memory;
+}
+
 // Evaluation before and behind an update reads the weights of its time, gathered or not.
 static void evaluate_and_step(struct engine *e, struct seat *seat) {
     struct err err = {0};
     struct batch batch, *list[1] = {&batch};
-    void *memory = calloc(1, batch_bytes(WORLD_CONTEXT));
-    batch_place(&batch, memory, 1, WORLD_CONTEXT);
-    for (int i = 0; i < WORLD_CONTEXT; i++) {
-        batch.input[i] = (i * 7 + 11 * e->local.at[MESH_DP]) % 90;
-        batch.target[i] = (i * 5 + 3) % 90;
-        batch.position[i] = i;
-        batch.attend_to[i] = i + 1;
-        batch.attended_pairs += i + 1;
-    }
-    batch.counted = batch.non_pad = WORLD_CONTEXT;
+    void *memory = make_row(e, &batch);
     double sum;
     int64_t counted;
     seat->norm = 0;
@@ -233,6 +245,73 @@ TEST(evaluation_between_steps_reads_new_weights) {
             CHECK(first > 0);
             for (int i = 0; i < 2 * pp; i++) CHECK(r.seats[i].norm == first);
         }
+}
+
+static void evaluate_alone(struct engine *e, struct seat *seat) {
+    struct err err = {0};
+    struct batch batch;
+    void *memory = make_row(e, &batch);
+    int64_t counted;
+    for (int k = 0; k < 3; k++) {
+        double sum;
+        CHECK_OK(engine_evaluate(e, &batch, &sum, &counted, NULL, &err), err);
+        CHECK_EQ_INT(counted, e->layout.mesh.size[MESH_DP] * WORLD_CONTEXT);
+        CHECK(k == 0 || sum == seat->norm);
+        seat->norm = sum;
+    }
+    free(memory);
+}
+
+TEST(engines_for_evaluation_alone_agree_on_every_axis) {
+    static const struct {
+        int pp, dp, cp, tp, zero;
+    } list[] = {{1, 2, 1, 1, 0}, {2, 2, 1, 1, 0}, {1, 2, 1, 1, 1}, {2, 2, 1, 1, 3},
+                {1, 2, 1, 2, 0}, {1, 2, 2, 1, 3}, {2, 2, 1, 2, 2}};
+    double first = 0;
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        struct err err = {0};
+        struct ranks r = {.config = world_model("llama"), .use = evaluate_alone, .evaluates = true};
+        r.layout =
+            (struct layout){.mesh = {.size = {list[i].pp, list[i].dp, list[i].cp, list[i].tp},
+                                     .order = {MESH_PP, MESH_DP, MESH_CP, MESH_TP},
+                                     .ep = 1,
+                                     .shard = list[i].dp * list[i].cp},
+                            .chunks = 1,
+                            .sequence_parallel = list[i].tp > 1,
+                            .zero = list[i].zero};
+        CHECK_OK(layout_split_layers(&r.layout, &r.config, NULL, 0, false, &err), err);
+        take_seats(&r);
+        if (i == 0) first = r.seats[0].norm;
+        CHECK(first > 0);
+        bool same_bits = list[i].cp == 1 && list[i].tp == 1;
+        for (int k = 0; k < mesh_ranks(&r.layout.mesh); k++)
+            CHECK(same_bits ? r.seats[k].norm == first
+                            : fabs(r.seats[k].norm - first) < 1e-5 * first);
+    }
+}
+
+// A rank of a layout of two without a way to the other computes nothing that would look like a run.
+TEST(layout_without_communication_is_refused) {
+    struct err err = {0};
+    struct model model;
+    struct model_config config = world_model("llama");
+    struct device device;
+    struct device_cpu_options cpu = {.threads = 1};
+    CHECK_OK(device_cpu_open(&device, &cpu, &err), err);
+    CHECK_OK(model_describe(&model, &config, &err), err);
+    struct layout layout = layout_single(&config);
+    layout.mesh.size[MESH_DP] = layout.mesh.shard = 2;
+    struct engine_parallel parallel = {.layout = &layout, .schedule = PIPELINE_1F1B};
+    struct engine_options o = {.parallel = &parallel,
+                               .compute = DTYPE_F32,
+                               .rows = 1,
+                               .context = WORLD_CONTEXT,
+                               .micro_batches = 1,
+                               .train = true};
+    CHECK(engine_open(&model, &device, &o, &err) == NULL);
+    CHECK_CONTAINS(err.text, "2 ranks");
+    model_free(&model);
+    device.close(&device);
 }
 
 // ---- what every rank says it holds --------------------------------------------------------------
