@@ -308,16 +308,22 @@ int run_open(struct run *run, struct err *err) {
     run->saved_step = -1;
     config_schedule(run->config, &run->schedule);
     if (open_parts(run, err) != 0) return -1;
-    if (run_agree(run, run_restore(run, err), err) != 0) return -1;
+    run_busy(run, "loads its weights");
+    int status = run_restore(run, err);
+    run_busy(run, NULL);
+    if (run_agree(run, status, err) != 0) return -1;
     // Copies of shards into data.cache may take one host longer than the watchdog lets others wait.
-    if (run->world) comm_busy(run->comm, "opens data.train");
-    int status = open_data(run, err);
-    if (run->world) comm_busy(run->comm, NULL);
+    run_busy(run, "opens data.train");
+    status = open_data(run, err);
+    run_busy(run, NULL);
     if (run_agree(run, status, err) != 0) return -1;
     if (compare_order(run, run->loader, "data.train", err) != 0 ||
         compare_order(run, run->validation, "data.validation", err) != 0)
         return -1;
-    return share_folder(run, err);
+    run_busy(run, "tries its checkpoint folder");
+    status = share_folder(run, err);
+    run_busy(run, NULL);
+    return status;
 }
 
 void run_close(struct run *run) {

@@ -93,6 +93,10 @@ int64_t run_most(struct run *run, int64_t value);
 static inline bool run_leads(const struct run *run) { // speaks, and keeps the run folder
     return run->rank == 0;
 }
+// What this rank does by itself for longer than peers would wait; NULL: it is back.
+static inline void run_busy(struct run *run, const char *what) {
+    if (run->world) comm_busy(run->comm, what);
+}
 void run_say_world(const struct run *run);
 void run_say_streams(const struct run *run);
 void run_say_messages(struct run *run);

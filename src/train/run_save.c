@@ -212,8 +212,10 @@ int run_save(struct run *run, struct err *err) {
                                      .isa = run->device.name,
                                      .extra = extra};
     double begin = record_begin(&run->lane);
+    run_busy(run, "saves a checkpoint"); // disks may be slower than the watchdog
     int result = checkpoint_save_slices(config->checkpoint_folder, &config->model, slices, count,
                                         &state, config->part_bytes, run->world, &saved, err);
+    run_busy(run, NULL);
     record_end(&run->lane, RECORD_CHECKPOINT, "checkpoint", run->step, begin);
     json_decref(extra);
     free(slices);
