@@ -22,6 +22,8 @@
 // How the work is spread over ranks. All ranks of the world open their engines with equal values.
 struct engine_parallel {
     struct comm *comm; // NULL: a plan without a run (weft layout, --dry-run); engine_open needs it
+    const char *name;  // of this engine among those that share `comm` (all ranks use them in one
+                       // order), a few letters; NULL: it is the only one
     int rank;
     const struct layout *layout;
     enum pipeline_kind schedule;

@@ -2,6 +2,7 @@
 // and nothing is allocated afterwards.
 #include "engine/state.h"
 #include "model/rope.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,7 +64,12 @@ static int open_stream(struct engine *e, enum mesh_group_kind kind, const char *
     if (!members) return err_set(err, ERR_MEMORY, "no memory for the list of ranks");
     int size =
         mesh_group(&e->layout.mesh, e->rank, kind, e->whole->config.kv_heads, members, &index);
-    if (size > 1) *out = comm_stream_open(e->comm, name, members, size, err);
+    if (size > 1) {
+        const char *engine = e->parallel.name ? e->parallel.name : "";
+        char full[2 * COMM_GROUP_NAME_BYTES];
+        snprintf(full, sizeof full, "%s%s%s", engine, engine[0] ? "." : "", name);
+        *out = comm_stream_open(e->comm, full, members, size, err);
+    }
     free(members);
     return size > 1 && !*out ? -1 : 0;
 }

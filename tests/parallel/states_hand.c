@@ -290,6 +290,43 @@ TEST(engines_for_evaluation_alone_agree_on_every_axis) {
     }
 }
 
+// Two models on the same ranks: each has streams of its own.
+static void evaluate_beside_another(struct engine *e, struct seat *seat) {
+    struct err err = {0};
+    struct engine_parallel parallel = e->parallel;
+    struct engine_options o = e->options;
+    parallel.name = "second";
+    o.parallel = &parallel;
+    struct device device;
+    struct device_cpu_options cpu = {.threads = 1};
+    CHECK_OK(device_cpu_open(&device, &cpu, &err), err);
+    struct engine *second = engine_open(e->whole, &device, &o, &err);
+    if (!second) test_fail(__FILE__, __LINE__, "rank %d: %s", seat->rank, err.text);
+    engine_initialise(second, 2);
+    struct batch batch;
+    void *memory = make_row(e, &batch);
+    double sums[2][2];
+    int64_t counted;
+    for (int k = 0; k < 2; k++) {
+        CHECK_OK(engine_evaluate(e, &batch, &sums[0][k], &counted, NULL, &err), err);
+        CHECK_OK(engine_evaluate(second, &batch, &sums[1][k], &counted, NULL, &err), err);
+    }
+    CHECK(sums[0][0] == sums[0][1] && sums[1][0] == sums[1][1] && sums[0][0] != sums[1][0]);
+    seat->norm = sums[0][0];
+    engine_close(second);
+    device.close(&device);
+    free(memory);
+}
+
+TEST(two_engines_share_the_ranks) {
+    struct ranks r;
+    double alone;
+    sit_down(&r, "llama", 2, 2, 1, 3, evaluate_alone);
+    alone = r.seats[0].norm;
+    sit_down(&r, "llama", 2, 2, 1, 3, evaluate_beside_another);
+    for (int i = 0; i < 4; i++) CHECK(r.seats[i].norm == alone);
+}
+
 // A rank of a layout of two without a way to the other computes nothing that would look like a run.
 TEST(layout_without_communication_is_refused) {
     struct err err = {0};
