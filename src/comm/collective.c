@@ -41,7 +41,7 @@ const char *comm_algorithm(const struct comm_stream *s, enum comm_kind kind, uin
         return "dissemination";
     case COMM_ALL_REDUCE:
         if (way == WAY_WHOLE) return "exchange of the whole";
-        return way == WAY_RING ? "exchange, then ring" : "exchange, then exchange";
+        return way == WAY_RING ? "exchange, then ring" : "exchange in parts";
     default:
         return way == WAY_RING ? "ring" : "exchange";
     }

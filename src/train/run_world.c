@@ -87,12 +87,13 @@ void run_say_world(const struct run *run) {
     if (!run->world) return;
     if (run->layout.zero > 0)
         snprintf(zero, sizeof zero, ", ZeRO-%d over %d ranks", run->layout.zero, m->shard);
-    log_line(LOG_INFO,
-             "ranks: %d as pp %d x dp %d x cp %d x tp %d%s%s; pipeline %s, %d stages; messages: %s",
-             run->ranks, m->size[MESH_PP], m->size[MESH_DP], m->size[MESH_CP], m->size[MESH_TP],
-             run->layout.sequence_parallel ? " with sequence parallelism" : "", zero,
-             pipeline_kind_name(run->config->pipeline), layout_stages(&run->layout),
-             comm_library());
+    log_line(
+        LOG_INFO,
+        "ranks: %d as pp %d x dp %d x cp %d x tp %d%s%s; pipeline %s, %d stage%s; messages: %s",
+        run->ranks, m->size[MESH_PP], m->size[MESH_DP], m->size[MESH_CP], m->size[MESH_TP],
+        run->layout.sequence_parallel ? " with sequence parallelism" : "", zero,
+        pipeline_kind_name(run->config->pipeline), layout_stages(&run->layout),
+        layout_stages(&run->layout) == 1 ? "" : "s", comm_library());
 }
 
 // Of the streams that carry most: between tp, cp and ep ranks, and gradients and weights of data

@@ -273,7 +273,7 @@ TEST(comm_algorithms_by_size_and_hosts) {
                        *many = comm_stream_open(ends[0], "20", members, 20, &err);
     CHECK_STR(comm_algorithm(one, COMM_ALL_REDUCE, 100), "local");
     CHECK_STR(comm_algorithm(two, COMM_ALL_REDUCE, 100000), "exchange of the whole");
-    CHECK_STR(comm_algorithm(host, COMM_ALL_REDUCE, 100000), "exchange, then exchange");
+    CHECK_STR(comm_algorithm(host, COMM_ALL_REDUCE, 100000), "exchange in parts");
     CHECK_STR(comm_algorithm(hosts, COMM_ALL_REDUCE, 100000), "exchange, then ring");
     CHECK_STR(comm_algorithm(host, COMM_ALL_GATHER, 100000), "exchange");
     CHECK_STR(comm_algorithm(hosts, COMM_ALL_GATHER, 100000), "ring");
