@@ -1,8 +1,10 @@
 // What users of other systems ran into, with the numbers of their reports: unequal and empty
 // shards, micro-batches of different lengths, norms, counters, copies after many steps. Every
 // example runs under each kind of parallelism that could get it wrong.
+#include "checkpoint/checkpoint.h"
 #include "world.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -345,4 +347,66 @@ TEST(r146_norms_are_those_of_the_whole_before_clipping) {
             CHECK_BYTES(r.weights, r.initial, r.weight_count * sizeof(float));
             world_free(&r);
         }
+}
+
+// ---- 85: what a step needs is there before the first one
+// -----------------------------------------
+
+static struct tensor_slice *state_of(struct engine *e, int *count) {
+    struct err err = {0};
+    struct tensor_slice *part[2];
+    int counts[2];
+    CHECK_OK(engine_slices(e, ENGINE_MASTER, &part[0], &counts[0], &err), err);
+    CHECK_OK(engine_slices(e, ENGINE_MOMENTS, &part[1], &counts[1], &err), err);
+    *count = counts[0] + counts[1];
+    part[0] = realloc(part[0], (size_t)*count * sizeof *part[0]);
+    memcpy(part[0] + counts[0], part[1], (size_t)counts[1] * sizeof *part[1]);
+    free(part[1]);
+    return part[0];
+}
+
+// Saves before any step, spoils the weights, loads.
+static void save_at_step_0(struct engine *e, struct comm *comm) {
+    struct err err = {0};
+    int members[16], count, n = comm_size(comm);
+    for (int i = 0; i < n; i++) members[i] = i;
+    struct comm_stream *world = comm_stream_open(comm, "checkpoint", members, n, &err);
+    struct model_config config = world_model("llama");
+    struct tensor_slice *slices = state_of(e, &count);
+    struct checkpoint_state state = {
+        .seed = 1, .config = "", .binary = "test", .gemm = "test", .isa = "test"};
+    struct checkpoint_saved saved;
+    struct checkpoint *c = NULL;
+    CHECK_OK(checkpoint_save_slices(test_temp_dir(), &config, slices, count, &state, 1 << 20, world,
+                                    &saved, &err),
+             err);
+    engine_initialise(e, 99);
+    CHECK_OK(checkpoint_open_newest_world(test_temp_dir(), world, &c, &err), err);
+    CHECK(c != NULL && checkpoint_state(c)->step == 0);
+    CHECK_OK(checkpoint_load_slices(c, slices, count, world, &err), err);
+    checkpoint_close(c);
+    engine_weights_changed(e);
+    comm_stream_close(world);
+    free(slices);
+}
+
+TEST(r85_a_checkpoint_of_step_0_is_the_beginning) {
+    static const struct world_layout list[] = {
+        LAYOUT("llama", 1, 2, 1, 1, 3, ONE), LAYOUT("llama", 2, 2, 1, 2, 1, ONE),
+        LAYOUT("llama", 2, 2, 1, 1, 2, PIPELINE_ZB_V, .chunks = 2)};
+    for (int i = 0; i < 3; i++) {
+        char name[160], folder[4200];
+        struct world_layout l = list[i];
+        struct world_result plain, loaded;
+        l.steps = 3;
+        world_run(&l, &plain);
+        l.at_start = save_at_step_0;
+        world_run(&l, &loaded);
+        if (!world_same(&plain, &loaded, l.steps))
+            test_fail(__FILE__, __LINE__, "%s", world_name(&l, name));
+        snprintf(folder, sizeof folder, "rm -r %s/step_*", test_temp_dir());
+        CHECK_EQ_INT(test_shell(name, sizeof name, "%s", folder), 0);
+        world_free(&plain);
+        world_free(&loaded);
+    }
 }

@@ -333,6 +333,7 @@ static void *rank_main(void *argument) {
     if (engine_memory(s.engine)->total_bytes != engine_allocated_bytes(s.engine))
         w->result->planned_is_allocated = false;
     collect(w, s.engine, w->result->initial, NULL, NULL);
+    if (l->at_start) l->at_start(s.engine, r->comm);
     int micro_batches = world_micro_batches(l);
     void *memory = malloc((size_t)micro_batches * batch_bytes(l->rows * WORLD_CONTEXT));
     struct batch batches[WORLD_MOST_SAMPLES], *list[WORLD_MOST_SAMPLES];

@@ -39,6 +39,7 @@ struct world_layout {
     // Changes a filled micro-batch, `index` among those of all data ranks; may shorten it. Sets
     // non_pad; targets and pairs are counted anew.
     void (*edit)(struct batch *batch, int step, int index);
+    void (*at_start)(struct engine *engine, struct comm *comm); // on every rank, before the steps
     const float *start; // weights of the whole model in place of initial ones
     bool frozen;        // learning rate 0
     double clip;        // 0: 1.0
