@@ -198,6 +198,51 @@ TEST(tied_ends_are_added_before_data_ranks) {
         }
 }
 
+// ---- requirement 41: 1 and 256 times 2^-9, over ranks and micro-batches, are 1.5
+// -----------------
+
+static void add_small_gradients(struct engine *e, struct seat *seat) {
+    enum { MICRO_BATCHES = 257, AT = 77 };
+    int param = model_param(e->model, 1, PARAM_OUT), unit = 1;
+    size_t bytes = (size_t)param_elements_padded(&e->model->params[param]) * sizeof(float);
+    float small = seat->rank % 2 ? 0 : 1;
+    states_begin(e, MICRO_BATCHES);
+    for (int m = 0; m < MICRO_BATCHES; m++) {
+        unit_gradients_begin(e, unit);
+        float *gradient = engine_gradient(e, param);
+        if (engine_first(e, param)) memset(gradient, 0, bytes);
+        gradient[AT] += small;
+        small = 1.0f / 1024; // of each of two ranks
+        unit_gradients_end(e, unit, m == MICRO_BATCHES - 1);
+    }
+    const int others[] = {0, 2, 3, e->flat.unit_embedding, e->flat.unit_head};
+    for (int i = 0; i < 5; i++) { // buckets wait for all their units
+        unit_gradients_begin(e, others[i]);
+        unit_gradients_end(e, others[i], true);
+    }
+    states_finish_gradients(e);
+    const char *name = e->model->params[param].name;
+    int64_t columns = e->model->params[param].columns;
+    const float *sum = gradient_at(e, name, AT / columns, AT % columns);
+    seat->found[0] = sum ? *sum : -1;
+}
+
+TEST(small_gradients_add_up_in_every_stage) {
+    struct ranks r;
+    for (int zero = 0; zero < 4; zero++) {
+        sit_down(&r, "untied", 1, 2, 1, zero, add_small_gradients);
+        int found = 0;
+        for (int i = 0; i < 2; i++) {
+            if (r.seats[i].found[0] < 0) continue; // in the other rank's shard
+            if (r.seats[i].found[0] != 1.5f)
+                test_fail(__FILE__, __LINE__, "zero %d, rank %d: %.9g", zero, i,
+                          (double)r.seats[i].found[0]);
+            found++;
+        }
+        CHECK(found >= 1);
+    }
+}
+
 // ---- forward passes between steps ---------------------------------------------------------------
 
 // A row, another one for each replica. Returns its memory.
