@@ -157,16 +157,12 @@ void moe_backward_weight(const struct moe_layer *m, const void *x, const void *d
 // ---- balance (moe_balance.c)
 // Choices of a step summed over the ranks of `data` (NULL: one), exactly.
 void moe_sum_counts(int64_t *counts, int experts, struct comm_stream *data);
-// All of the statistics; sums of doubles in group order.
-void moe_sum_statistics(struct moe_statistics *s, int experts, struct comm_stream *data);
 // bias += rate sign(mean count - count), once per step with the counts of all ranks.
 void moe_update_bias(float *bias, const int64_t *counts, int experts, double rate);
 // E sum f p before the coefficient: 1 is perfect balance. Of the whole step.
 double moe_balance(const struct moe_statistics *s, int experts);
 // Largest count over the mean count.
 double moe_max_load(const struct moe_statistics *s, int experts);
-// Tokens of a micro-batch that visit experts: all but padding.
-int64_t moe_tokens(const struct batch *batch);
 
 // ---- inner parts, shared by moe*.c
 struct moe_small {                                             // in MOE_SMALL

@@ -34,22 +34,6 @@ void moe_sum_counts(int64_t *counts, int experts, struct comm_stream *data) {
     if (data) comm_sum_integers(data, counts, experts);
 }
 
-enum { MOST_DOUBLES = 64 }; // of one comm_sum_doubles
-
-void moe_sum_statistics(struct moe_statistics *s, int experts, struct comm_stream *data) {
-    if (!data) return;
-    int64_t integers[2] = {s->tokens, s->dropped};
-    double sums[2] = {s->aux, s->z};
-    comm_sum_integers(data, s->counts, experts);
-    comm_sum_integers(data, integers, 2);
-    comm_sum_doubles(data, sums, 2);
-    for (int at = 0; at < experts; at += MOST_DOUBLES)
-        comm_sum_doubles(data, s->score_sum + at,
-                         experts - at < MOST_DOUBLES ? experts - at : MOST_DOUBLES);
-    s->tokens = integers[0], s->dropped = integers[1];
-    s->aux = sums[0], s->z = sums[1];
-}
-
 void moe_update_bias(float *bias, const int64_t *counts, int experts, double rate) {
     int64_t total = 0;
     for (int e = 0; e < experts; e++) total += counts[e];

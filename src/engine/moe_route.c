@@ -20,10 +20,6 @@ void moe_mark_tokens(const struct moe_layer *m) {
         }
 }
 
-int64_t moe_tokens(const struct batch *batch) {
-    return batch->non_pad;
-}
-
 // FP32 of the router's input.
 static const float *router_input(const struct moe_layer *m, const void *x) {
     if (m->shape.type == DTYPE_F32) return x;

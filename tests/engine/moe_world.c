@@ -207,6 +207,18 @@ static void hand_over(struct rank *r, const struct moe_statistics *s, const void
     out->waves = moe_wave_count(&r->layer);
 }
 
+static void sum_statistics(struct moe_statistics *s, int experts, struct comm_stream *data) {
+    if (!data) return;
+    int64_t integers[2] = {s->tokens, s->dropped};
+    double sums[2] = {s->aux, s->z};
+    comm_sum_integers(data, s->counts, experts);
+    comm_sum_integers(data, integers, 2);
+    comm_sum_doubles(data, sums, 2);
+    comm_sum_doubles(data, s->score_sum, experts);
+    s->tokens = integers[0], s->dropped = integers[1];
+    s->aux = sums[0], s->z = sums[1];
+}
+
 static void run_rank(struct rank *r) {
     const struct moe_case *c = r->c;
     struct err err = {0};
@@ -234,7 +246,7 @@ static void run_rank(struct rank *r) {
     r->layer.statistics = &s;
     moe_forward(&r->layer, x, y);
     r->layer.statistics = NULL;
-    moe_sum_statistics(&s, c->experts, r->layer.ep_stream);
+    sum_statistics(&s, c->experts, r->layer.ep_stream);
     r->layer.global_counts = s.counts;
     // What is not kept must not be read: another layer may have used it.
     for (int i = 0; i < MOE_BUFFER_COUNT; i++)
