@@ -143,8 +143,8 @@ static int describe_engine(struct run *run, struct engine_options *options, uint
 }
 
 static int open_engine(struct run *run, struct err *err) {
-    struct engine_options options;
-    uint64_t loader_part;
+    struct engine_options options = {0};
+    uint64_t loader_part = 0;
     if (run_agree(run, describe_engine(run, &options, &loader_part, err), err) != 0) return -1;
     run_say_world(run);
     if (run->world)

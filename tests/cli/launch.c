@@ -148,7 +148,7 @@ static void read_losses(const char *folder, double *loss, int count) {
 }
 
 TEST(launch_trains_as_one_process_does) {
-    double one[6], two[6];
+    double one[6] = {0}, two[6] = {0};
     need_mpi();
     write_inputs();
     CHECK_EQ_INT(test_shell(out, sizeof out,
