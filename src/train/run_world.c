@@ -133,11 +133,10 @@ void run_say_messages(struct run *run) {
             if (c.operations == 0) continue;
             char bytes[32];
             log_line(LOG_INFO,
-                     "messages: %s %s: %llu operations, %s sent, in flight %.3f s, exposed %.3f s "
-                     "(%.2f of it), queued %.3f s",
+                     "messages: %s %s: %llu operations, %s sent, in flight %.3f s, exposed %.3f s, "
+                     "queued %.3f s",
                      comm_kind_name((enum comm_kind)k), name, (unsigned long long)c.operations,
                      text_bytes(c.bytes, bytes), c.in_flight_seconds, c.exposed_seconds,
-                     c.in_flight_seconds > 0 ? c.exposed_seconds / c.in_flight_seconds : 0,
                      c.queued_seconds);
             metrics_put_event(
                 &run->metrics, "messages", run->step,
