@@ -9,6 +9,7 @@
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { NOTES_SPARE = 64 }; // notes under way beyond one to each rank; one more is dropped
 
@@ -300,6 +301,7 @@ const char *transport_mpi_library(void) {
 
 void transport_mpi_abort(int status) {
     MPI_Abort(MPI_COMM_WORLD, status);
+    _exit(status); // MPICH only asks its launcher, and goes on in a process that this does not know
 }
 
 #else
