@@ -124,6 +124,14 @@ const char *test_temp_dir(void) {
     return scratch;
 }
 
+const char *test_path(const char *name) {
+    static char path[4][4200];
+    static int turn;
+    turn = (turn + 1) % 4;
+    snprintf(path[turn], sizeof path[0], "%s/%s", test_temp_dir(), name);
+    return path[turn];
+}
+
 int test_shell(char *output, size_t bytes, const char *format, ...) {
     char *command = NULL;
     va_list arguments;

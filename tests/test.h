@@ -59,10 +59,11 @@ void test_check_bytes(const char *file, int line, const char *text, const void *
     } while (0)
 #define SKIP(...) test_skip(__VA_ARGS__)
 
-const char *test_data_dir(void);   // folder of external data, or NULL
-const char *test_golden_dir(void); // tests/golden of the source tree
-const char *test_weft(void);       // the built program, for tests that run it
-const char *test_temp_dir(void);   // a fresh folder of this test, removed at its end
+const char *test_data_dir(void);         // folder of external data, or NULL
+const char *test_golden_dir(void);       // tests/golden of the source tree
+const char *test_weft(void);             // the built program, for tests that run it
+const char *test_temp_dir(void);         // a fresh folder of this test, removed at its end
+const char *test_path(const char *name); // NAME in that folder; stands for four calls
 
 // Runs a command line through the shell; returns the exit status (128 + signal when killed) and up
 // to `bytes` - 1 bytes of its standard output and error together.

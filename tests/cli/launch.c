@@ -25,28 +25,20 @@ static void need_mpi(void) {
     if (!comm_built_with_mpi()) SKIP("built without MPI");
 }
 
-static const char *path_in(const char *name) {
-    static char path[4][4200];
-    static int turn;
-    turn = (turn + 1) % 4;
-    snprintf(path[turn], sizeof path[0], "%s/%s", test_temp_dir(), name);
-    return path[turn];
-}
-
 static void write_inputs(void) {
     struct err err = {0};
     char text[2048];
     uint16_t ids[6000];
     for (int i = 0; i < 6000; i++) ids[i] = (uint16_t)(100 * random_uniform(5, (uint64_t)i));
-    CHECK_OK(file_replace(path_in("train.bin"), ids, sizeof ids, &err), err);
+    CHECK_OK(file_replace(test_path("train.bin"), ids, sizeof ids, &err), err);
     snprintf(text, sizeof text,
              "model: {family: llama, layers: 2, hidden: 32, heads: 4, kv_heads: 2, vocab: 100, "
              "context: 32}\n"
              "data.train: %s\n"
              "train: {steps: 6, batch: 8, micro_batch: 2, gemm_seconds: 0, folder: %s}\n"
              "device.threads: 1\n",
-             path_in("train.bin"), path_in("run"));
-    CHECK_OK(file_replace(path_in("c.yaml"), text, strlen(text), &err), err);
+             test_path("train.bin"), test_path("run"));
+    CHECK_OK(file_replace(test_path("c.yaml"), text, strlen(text), &err), err);
 }
 
 TEST(launch_prints_its_command) {
@@ -83,7 +75,7 @@ TEST(launch_of_one_rank_has_no_mpi) {
 TEST(launch_words_that_are_wrong) {
     struct err err = {0};
     need_mpi();
-    CHECK_OK(file_replace(path_in("hosts"), "a slots=x\n", 10, &err), err);
+    CHECK_OK(file_replace(test_path("hosts"), "a slots=x\n", 10, &err), err);
     const struct {
         const char *words, *message;
     } bad[] = {{"train c.yaml", "-n RANKS is needed"},
@@ -101,7 +93,7 @@ TEST(launch_words_that_are_wrong) {
         CHECK_CONTAINS(out, bad[i].message);
     }
     CHECK_EQ_INT(test_shell(out, sizeof out, "%s launch -n 2 --hosts %s train c.yaml 2>&1",
-                            test_weft(), path_in("hosts")),
+                            test_weft(), test_path("hosts")),
                  2);
     CHECK_CONTAINS(out, "line 1: \"slots=x\"");
     CHECK_EQ_INT(
@@ -116,7 +108,7 @@ TEST(launch_passes_status_and_message) {
     write_inputs();
     CHECK_EQ_INT(test_shell(out, sizeof out,
                             WITHOUT_LAUNCHER "%s launch -n 3 train %s train.stepz=3 2>&1",
-                            test_weft(), path_in("c.yaml")),
+                            test_weft(), test_path("c.yaml")),
                  2);
     const char *first = strstr(out, "train.stepz");
     CHECK(first != NULL);
@@ -133,7 +125,7 @@ TEST(launch_passes_status_and_message) {
 static void read_losses(const char *folder, double *loss, int count) {
     char path[4300], line[4096];
     struct err err = {0};
-    snprintf(path, sizeof path, "%s/metrics.jsonl", path_in(folder));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", test_path(folder));
     FILE *file = fopen(path, "r");
     CHECK(file != NULL);
     int found = 0;
@@ -154,12 +146,12 @@ TEST(launch_trains_as_one_process_does) {
     CHECK_EQ_INT(test_shell(out, sizeof out,
                             WITHOUT_LAUNCHER "%s train %s train.precision=fp32 train.folder=%s "
                                              "2>&1",
-                            test_weft(), path_in("c.yaml"), path_in("one")),
+                            test_weft(), test_path("c.yaml"), test_path("one")),
                  0);
     int status = test_shell(out, sizeof out,
                             WITHOUT_LAUNCHER "%s launch -n 2 train %s train.precision=fp32 "
                                              "train.folder=%s 2>&1",
-                            test_weft(), path_in("c.yaml"), path_in("two"));
+                            test_weft(), test_path("c.yaml"), test_path("two"));
     if (status != 0) test_fail(__FILE__, __LINE__, "%s", out);
     CHECK_CONTAINS(out, "ranks: 2 as ");
     read_losses("one", one, 6);
@@ -172,22 +164,22 @@ TEST(launch_trains_as_one_process_does) {
 TEST(train_refuses_a_launch_without_peers) {
     write_inputs();
     CHECK_EQ_INT(test_shell(out, sizeof out, WITHOUT_LAUNCHER "SLURM_NTASKS=4 %s train %s 2>&1",
-                            test_weft(), path_in("c.yaml")),
+                            test_weft(), test_path("c.yaml")),
                  2);
     CHECK_CONTAINS(out, "SLURM_NTASKS says 4 ranks");
     CHECK_CONTAINS(out, "sees 1 process");
     CHECK(strchr(out, '\n') == out + strlen(out) - 1);
-    CHECK(!file_exists(path_in("run")));
+    CHECK(!file_exists(test_path("run")));
     // the fourth of four says nothing and leaves with the same status
     CHECK_EQ_INT(test_shell(out, sizeof out,
                             WITHOUT_LAUNCHER "SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_NTASKS=4 "
                                              "SLURM_PROCID=3 %s train %s 2>&1",
-                            test_weft(), path_in("c.yaml")),
+                            test_weft(), test_path("c.yaml")),
                  2);
     CHECK_STR(out, "");
     CHECK_EQ_INT(test_shell(out, sizeof out,
                             WITHOUT_LAUNCHER "SLURM_NTASKS=4 %s train %s --single 2>&1",
-                            test_weft(), path_in("c.yaml")),
+                            test_weft(), test_path("c.yaml")),
                  0);
     CHECK_CONTAINS(out, "step 6");
 }
@@ -197,7 +189,7 @@ TEST(train_inside_an_allocation_is_one_process) {
     CHECK_EQ_INT(test_shell(out, sizeof out,
                             WITHOUT_LAUNCHER "SLURM_JOB_ID=1 SLURM_NTASKS=4 SLURM_PROCID=0 %s "
                                              "train %s 2>&1",
-                            test_weft(), path_in("c.yaml")),
+                            test_weft(), test_path("c.yaml")),
                  0);
 }
 
@@ -219,7 +211,7 @@ TEST(train_waits_asleep_when_cores_are_short) {
     snprintf(command, sizeof command,
              "OMP_DISPLAY_ENV=verbose %s train %s device.threads=%d 2>&1 | grep -o "
              "\"GOMP_SPINCOUNT = '[0-9]*'\"",
-             test_weft(), path_in("c.yaml"), 2 * (int)sysconf(_SC_NPROCESSORS_ONLN));
+             test_weft(), test_path("c.yaml"), 2 * (int)sysconf(_SC_NPROCESSORS_ONLN));
     test_shell(out, sizeof out, "unset OMP_WAIT_POLICY GOMP_SPINCOUNT; " WITHOUT_LAUNCHER "%s",
                command);
     const char *second = strchr(out, '\n');
@@ -246,7 +238,7 @@ static bool has(const char *path, const char *part) {
 static pid_t find_rank(int rank) {
     char path[300], words[4300], open_mpi[64], mpich[64];
     pid_t found = 0;
-    snprintf(words, sizeof words, "weft\ntrain\n%s\n", path_in("c.yaml"));
+    snprintf(words, sizeof words, "weft\ntrain\n%s\n", test_path("c.yaml"));
     snprintf(open_mpi, sizeof open_mpi, "OMPI_COMM_WORLD_RANK=%d\n", rank);
     snprintf(mpich, sizeof mpich, "PMI_RANK=%d\n", rank);
     DIR *folder = opendir("/proc");
@@ -267,15 +259,15 @@ static pid_t start_long_run(int ranks) {
     char count[16];
     struct err err = {0};
     write_inputs();
-    CHECK_OK(file_replace(path_in("log"), "", 0, &err), err);
+    CHECK_OK(file_replace(test_path("log"), "", 0, &err), err);
     snprintf(count, sizeof count, "%d", ranks);
     pid_t child = fork();
     CHECK(child >= 0);
     if (child > 0) return child;
-    int file = open(path_in("log"), O_WRONLY | O_TRUNC);
+    int file = open(test_path("log"), O_WRONLY | O_TRUNC);
     dup2(file, 1);
     dup2(file, 2);
-    execl(test_weft(), "weft", "launch", "-n", count, "train", path_in("c.yaml"),
+    execl(test_weft(), "weft", "launch", "-n", count, "train", test_path("c.yaml"),
           "train.steps=100000000", "train.log_every=1", "comm.watchdog=5", (char *)NULL);
     _exit(127);
 }
@@ -287,14 +279,14 @@ static int finish(pid_t child) {
 }
 
 static void wait_for_steps(void) {
-    while (!has(path_in("log"), "step 3/")) usleep(20000); // the test's limit counts
+    while (!has(test_path("log"), "step 3/")) usleep(20000); // the test's limit counts
 }
 
 static const char *read_log(void) {
     char *text;
     size_t size;
     struct err err = {0};
-    CHECK_OK(file_read(path_in("log"), 0, &text, &size, &err), err);
+    CHECK_OK(file_read(test_path("log"), 0, &text, &size, &err), err);
     return text;
 }
 
@@ -321,7 +313,7 @@ TEST_LIMIT(launch_saves_when_one_rank_is_told_to_end, 60) {
     const char *log = read_log();
     CHECK_CONTAINS(log, "weft: interrupted after step ");
     CHECK(strstr(strstr(log, "weft: ") + 1, "weft: ") == NULL); // once
-    CHECK_EQ_INT(test_shell(out, sizeof out, "ls -d %s/checkpoints/step_*", path_in("run")), 0);
+    CHECK_EQ_INT(test_shell(out, sizeof out, "ls -d %s/checkpoints/step_*", test_path("run")), 0);
 }
 
 TEST_LIMIT(launch_names_a_rank_that_stands_still, 60) {
@@ -340,7 +332,7 @@ TEST_LIMIT(launch_tells_of_data_that_was_cut_short, 60) {
     need_mpi();
     pid_t launcher = start_long_run(2);
     wait_for_steps();
-    CHECK_EQ_INT(truncate(path_in("train.bin"), 100), 0);
+    CHECK_EQ_INT(truncate(test_path("train.bin"), 100), 0);
     CHECK_EQ_INT(finish(launcher), 4);
     CHECK_CONTAINS(read_log(), "mapped into memory was cut short");
     for (int rank = 0; rank < 2; rank++) CHECK_EQ_INT(find_rank(rank), 0);
@@ -356,7 +348,7 @@ TEST_LIMIT(launch_lets_ranks_save_when_interrupted, 60) {
     CHECK_CONTAINS(log, "weft: interrupted after step ");
     CHECK_CONTAINS(log, "which is saved");
     CHECK(strstr(log, "ended") == NULL);
-    CHECK_EQ_INT(test_shell(out, sizeof out, "ls -d %s/checkpoints/step_*", path_in("run")), 0);
+    CHECK_EQ_INT(test_shell(out, sizeof out, "ls -d %s/checkpoints/step_*", test_path("run")), 0);
     for (int rank = 0; rank < 2; rank++) CHECK_EQ_INT(find_rank(rank), 0);
 }
 

@@ -13,21 +13,13 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char *path_in(const char *name) {
-    static char path[4][4200];
-    static int turn;
-    turn = (turn + 1) % 4;
-    snprintf(path[turn], sizeof path[0], "%s/%s", test_temp_dir(), name);
-    return path[turn];
-}
-
 // A configuration for a model of 30,000 parameters over random tokens, in the test's folder.
 static void write_inputs(int steps) {
     struct err err = {0};
     char text[2048];
     uint16_t ids[6000];
     for (int i = 0; i < 6000; i++) ids[i] = (uint16_t)(100 * random_uniform(5, (uint64_t)i));
-    CHECK_OK(file_replace(path_in("train.bin"), ids, sizeof ids, &err), err);
+    CHECK_OK(file_replace(test_path("train.bin"), ids, sizeof ids, &err), err);
     snprintf(text, sizeof text,
              "model: {family: llama, layers: 2, hidden: 32, heads: 4, kv_heads: 2, vocab: 100, "
              "context: 32}\n"
@@ -35,8 +27,8 @@ static void write_inputs(int steps) {
              "train: {steps: %d, batch: 4, micro_batch: 2, gemm_seconds: 0, folder: %s}\n"
              "device.threads: 1\n"
              "checkpoint.every: 3\n",
-             path_in("train.bin"), steps, path_in("run"));
-    CHECK_OK(file_replace(path_in("c.yaml"), text, strlen(text), &err), err);
+             test_path("train.bin"), steps, test_path("run"));
+    CHECK_OK(file_replace(test_path("c.yaml"), text, strlen(text), &err), err);
 }
 
 static void wait_milliseconds(long milliseconds) {
@@ -49,10 +41,10 @@ static pid_t start(const char *word, const char *output) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child > 0) return child;
-    int file = open(path_in(output), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    int file = open(test_path(output), O_WRONLY | O_CREAT | O_TRUNC, 0666);
     dup2(file, 1);
     dup2(file, 2);
-    execl(test_weft(), "weft", "train", path_in("c.yaml"), word, (char *)NULL);
+    execl(test_weft(), "weft", "train", test_path("c.yaml"), word, (char *)NULL);
     _exit(127);
 }
 
@@ -66,7 +58,7 @@ static char *read_output(const char *name) {
     char *text;
     size_t size;
     struct err err = {0};
-    CHECK_OK(file_read(path_in(name), 0, &text, &size, &err), err);
+    CHECK_OK(file_read(test_path(name), 0, &text, &size, &err), err);
     return text;
 }
 
@@ -79,7 +71,7 @@ static char *losses(const char *folder) {
                             "grep -v '\"event\"' '%s/metrics.jsonl' | sed "
                             "'s/.*\"step\":\\([0-9]*\\).*\"loss_hex\":\"\\([^\"]*\\)\".*"
                             "\"grad_norm_hex\":\"\\([^\"]*\\)\".*/\\1 \\2 \\3/'",
-                            path_in(folder)),
+                            test_path(folder)),
                  0);
     return out[turn];
 }
@@ -99,7 +91,7 @@ TEST_LIMIT(train_survives_30_kills, 300) {
     enum { KILLS = 30, STEPS = 400 };
     char out[4000], word[4300];
     write_inputs(STEPS);
-    snprintf(word, sizeof word, "train.folder=%s", path_in("whole"));
+    snprintf(word, sizeof word, "train.folder=%s", test_path("whole"));
     CHECK_EQ_INT(finish(start(word, "whole.log")), 0);
     int killed = 0;
     for (int i = 0; i < KILLS; i++) {
@@ -109,7 +101,7 @@ TEST_LIMIT(train_survives_30_kills, 300) {
         killed += finish(child) == 128 + SIGKILL;
     }
     CHECK(killed >= KILLS / 3); // else the run was over too early to say anything
-    if (test_shell(out, sizeof out, "%s train %s 2>&1", test_weft(), path_in("c.yaml")) != 0)
+    if (test_shell(out, sizeof out, "%s train %s 2>&1", test_weft(), test_path("c.yaml")) != 0)
         test_fail(__FILE__, __LINE__, "does not go on: %s", out);
     CHECK_STR(losses("run"), losses("whole"));
     same_weights("whole", "run", STEPS);
@@ -130,9 +122,9 @@ TEST(train_interrupt_saves_and_goes_on) {
     for (int i = 0; i < 2; i++) {
         int number = i == 0 ? SIGINT : SIGTERM;
         write_inputs(300000);
-        file_remove_tree(path_in("run"), NULL);
+        file_remove_tree(test_path("run"), NULL);
         pid_t child = start("train.log_every=1", "log");
-        for (int tries = 0; tries < 400 && !has_entries(path_in("run/checkpoints")); tries++)
+        for (int tries = 0; tries < 400 && !has_entries(test_path("run/checkpoints")); tries++)
             wait_milliseconds(25);
         kill(child, number);
         CHECK_EQ_INT(finish(child), 130);
@@ -144,7 +136,8 @@ TEST(train_interrupt_saves_and_goes_on) {
         free(text);
         snprintf(word, sizeof word, "train.stop_at=%lld", step + 2);
         CHECK_EQ_INT(
-            test_shell(out, sizeof out, "%s train %s %s", test_weft(), path_in("c.yaml"), word), 0);
+            test_shell(out, sizeof out, "%s train %s %s", test_weft(), test_path("c.yaml"), word),
+            0);
         snprintf(word, sizeof word, "step %lld,", step);
         CHECK_CONTAINS(out, "resumed from");
         CHECK_CONTAINS(out, word);
@@ -155,7 +148,7 @@ TEST(train_second_interrupt_exits_at_once) {
     write_inputs(100000);
     // one long step: the first signal waits for its end, the second does not
     pid_t child = start("train.batch=40000", "log");
-    for (int tries = 0; tries < 400 && !file_exists(path_in("run/metrics.jsonl")); tries++)
+    for (int tries = 0; tries < 400 && !file_exists(test_path("run/metrics.jsonl")); tries++)
         wait_milliseconds(25);
     wait_milliseconds(100);
     kill(child, SIGINT);
@@ -170,16 +163,16 @@ TEST(train_second_interrupt_exits_at_once) {
 TEST(train_file_limit_is_a_full_disk) {
     char out[8000];
     write_inputs(9);
-    CHECK_EQ_INT(
-        test_shell(out, sizeof out, "%s train %s train.stop_at=3", test_weft(), path_in("c.yaml")),
-        0);
+    CHECK_EQ_INT(test_shell(out, sizeof out, "%s train %s train.stop_at=3", test_weft(),
+                            test_path("c.yaml")),
+                 0);
     // 60 blocks of 512 or 1024 bytes: the journal fits, a checkpoint does not
     CHECK_EQ_INT(
-        test_shell(out, sizeof out, "ulimit -f 60; %s train %s", test_weft(), path_in("c.yaml")),
+        test_shell(out, sizeof out, "ulimit -f 60; %s train %s", test_weft(), test_path("c.yaml")),
         4);
     CHECK_CONTAINS(out, "checkpoint of step 6 failed, training goes on");
     CHECK_CONTAINS(out, "step 9 could not be saved");
-    CHECK_EQ_INT(test_shell(out, sizeof out, "%s train %s", test_weft(), path_in("c.yaml")), 0);
+    CHECK_EQ_INT(test_shell(out, sizeof out, "%s train %s", test_weft(), test_path("c.yaml")), 0);
     CHECK_CONTAINS(out, "step_00000003: step 3");
 }
 
@@ -187,9 +180,9 @@ TEST(train_two_in_one_folder) {
     char out[4000];
     write_inputs(300000);
     pid_t child = start("train.log_every=1", "log");
-    for (int tries = 0; tries < 400 && !file_exists(path_in("run/metrics.jsonl")); tries++)
+    for (int tries = 0; tries < 400 && !file_exists(test_path("run/metrics.jsonl")); tries++)
         wait_milliseconds(25);
-    int status = test_shell(out, sizeof out, "%s train %s", test_weft(), path_in("c.yaml"));
+    int status = test_shell(out, sizeof out, "%s train %s", test_weft(), test_path("c.yaml"));
     kill(child, SIGKILL);
     finish(child);
     CHECK_EQ_INT(status, 2);
@@ -199,7 +192,7 @@ TEST(train_two_in_one_folder) {
 TEST(train_and_config_messages) {
     char out[8000], digest[64], again[64];
     write_inputs(3);
-    const char *c = path_in("c.yaml");
+    const char *c = test_path("c.yaml");
     CHECK_EQ_INT(test_shell(out, sizeof out, "%s train", test_weft()), 2);
     CHECK_CONTAINS(out, "a configuration is needed");
     CHECK_EQ_INT(test_shell(out, sizeof out, "%s train --help", test_weft()), 0);
@@ -211,19 +204,19 @@ TEST(train_and_config_messages) {
     CHECK_CONTAINS(out, "/proc/none");
     CHECK_EQ_INT(test_shell(out, sizeof out,
                             "%s train %s train.trace=/nowhere/t.json train.folder=%s", test_weft(),
-                            c, path_in("traced")),
+                            c, test_path("traced")),
                  4);
     CHECK_CONTAINS(out, "train.trace: /nowhere/t.json");
     CHECK_EQ_INT(test_shell(out, sizeof out, "%s train %s --dry-run", test_weft(), c), 0);
     CHECK_CONTAINS(out, "head_dim: 8");
-    CHECK(!file_exists(path_in("run")));
+    CHECK(!file_exists(test_path("run")));
     CHECK_EQ_INT(test_shell(out, sizeof out, "%s train %s --json 2>/dev/null", test_weft(), c), 0);
     CHECK_CONTAINS(out, "{\"step\":3,");
 
     CHECK_EQ_INT(test_shell(digest, sizeof digest, "%s config show %s --digest", test_weft(), c),
                  0);
     CHECK_EQ_INT(test_shell(again, sizeof again, "%s config show %s/config.yaml --digest",
-                            test_weft(), path_in("run")),
+                            test_weft(), test_path("run")),
                  0);
     CHECK_STR(digest, again);
     CHECK_EQ_INT(test_shell(out, sizeof out, "%s config train.steps", test_weft()), 0);
@@ -242,7 +235,7 @@ TEST(train_from_a_text) {
     for (int i = 0; size + 40 < sizeof text; i++)
         size += (size_t)snprintf(text + size, sizeof text - size,
                                  "line %d of %d lines, and so on\n", i, i * i % 97);
-    CHECK_OK(file_replace(path_in("a.txt"), text, size, &err), err);
+    CHECK_OK(file_replace(test_path("a.txt"), text, size, &err), err);
     const char *prepare =
         "cd '%s' && %s tokenizer train --vocab-size %d --out tok%s a.txt && %s data prepare "
         "--tokenizer tok%s --out data%s a.txt";
@@ -261,9 +254,10 @@ TEST(train_from_a_text) {
                         "END";
     CHECK_EQ_INT(test_shell(out, sizeof out, train, test_temp_dir(), test_weft(), ""), 0);
     CHECK_CONTAINS(out, "bits per byte");
-    CHECK(file_exists(path_in("run/tokenizer.json")));
+    CHECK(file_exists(test_path("run/tokenizer.json")));
     CHECK_EQ_INT(
-        test_shell(out, sizeof out, "grep -E ' (vocab|eos): ' %s", path_in("run/config.yaml")), 0);
+        test_shell(out, sizeof out, "grep -E ' (vocab|eos): ' %s", test_path("run/config.yaml")),
+        0);
     CHECK_CONTAINS(out, "vocab: 300");
     CHECK(strstr(out, "eos: -1") == NULL);
     CHECK_EQ_INT(
@@ -284,11 +278,11 @@ TEST(train_with_too_little_memory_shows_the_plan) {
     CHECK_EQ_INT(test_shell(out, sizeof out,
                             "ulimit -v 1000000; %s train %s model.hidden=2048 model.heads=32 "
                             "model.kv_heads=32 model.head_dim=64 model.ffn=8192",
-                            test_weft(), path_in("c.yaml")),
+                            test_weft(), test_path("c.yaml")),
                  5);
     CHECK_CONTAINS(out, "GB planned (weights");
     CHECK_CONTAINS(out, "moments");
-    CHECK(!file_exists(path_in("run/metrics.jsonl")));
+    CHECK(!file_exists(test_path("run/metrics.jsonl")));
 }
 
 TEST(man_page_names_every_verb) {

@@ -9,20 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *path_in(const char *name) {
-    static char path[4][4200];
-    static int turn;
-    turn = (turn + 1) % 4;
-    snprintf(path[turn], sizeof path[0], "%s/%s", test_temp_dir(), name);
-    return path[turn];
-}
-
 static void write_inputs(const char *model) {
     struct err err = {0};
     char text[2048];
     uint16_t ids[8000];
     for (int i = 0; i < 8000; i++) ids[i] = (uint16_t)(100 * random_uniform(5, (uint64_t)i));
-    CHECK_OK(file_replace(path_in("train.bin"), ids, sizeof ids, &err), err);
+    CHECK_OK(file_replace(test_path("train.bin"), ids, sizeof ids, &err), err);
     snprintf(text, sizeof text,
              "model: {%s, layers: 4, hidden: 32, heads: 4, vocab: 100, context: 32}\n"
              "data.train: %s\n"
@@ -30,8 +22,8 @@ static void write_inputs(const char *model) {
              "train: {steps: 6, batch: 8, micro_batch: 1, gemm_seconds: 0, precision: fp32, "
              "tensorboard: false}\n"
              "device.threads: 1\n",
-             model, path_in("train.bin"), path_in("train.bin"));
-    CHECK_OK(file_replace(path_in("c.yaml"), text, strlen(text), &err), err);
+             model, test_path("train.bin"), test_path("train.bin"));
+    CHECK_OK(file_replace(test_path("c.yaml"), text, strlen(text), &err), err);
 }
 
 static char output[1 << 16];
@@ -41,7 +33,7 @@ static int run(int ranks, const char *folder, const char *words) {
     char front[64] = "";
     if (ranks > 1) snprintf(front, sizeof front, "launch -n %d ", ranks);
     return test_shell(output, sizeof output, "%s %strain %s train.folder=%s %s", test_weft(), front,
-                      path_in("c.yaml"), path_in(folder), words);
+                      test_path("c.yaml"), test_path(folder), words);
 }
 
 static void must_run(int ranks, const char *folder, const char *words) {
@@ -55,7 +47,7 @@ static char *figures(const char *folder) {
     char *out = text[turn = (turn + 1) % 4];
     test_shell(out, sizeof text[0],
                "grep -o '\"\\(loss_hex\\|grad_norm_hex\\)\":\"[^\"]*\"' %s/metrics.jsonl",
-               path_in(folder));
+               test_path(folder));
     CHECK(strlen(out) > 100);
     return out;
 }
@@ -68,10 +60,12 @@ static char *exported(const char *folder) { // hash of the model in Hugging Face
     static char text[4][256];
     static int turn;
     char *out = text[turn = (turn + 1) % 4];
-    if (test_shell(output, sizeof output, "%s convert %s %s-hf", test_weft(), path_in(folder),
-                   path_in(folder)) != 0)
+    if (test_shell(output, sizeof output, "%s convert %s %s-hf", test_weft(), test_path(folder),
+                   test_path(folder)) != 0)
         test_fail(__FILE__, __LINE__, "%s", output);
-    test_shell(out, sizeof text[0], "cat %s-hf/*.safetensors | sha256sum", path_in(folder));
+    CHECK_EQ_INT(
+        test_shell(out, sizeof text[0], "cd %s-hf && sha256sum *.safetensors", test_path(folder)),
+        0);
     return out;
 }
 
@@ -114,7 +108,7 @@ static double evaluated(const char *folder, const char *field) {
     CHECK_EQ_INT(test_shell(text, sizeof text,
                             "grep '\"event\":\"evaluation\"' %s/metrics.jsonl | grep -o "
                             "'\"%s\":[^,}]*' | cut -d: -f2",
-                            path_in(folder), field),
+                            test_path(folder), field),
                  0);
     return strtod(text, NULL);
 }
@@ -198,7 +192,7 @@ TEST_LIMIT(launched_vocabulary_is_stored_without_padding, 300) {
                  steps == 2 ? 1 : 8);
         must_run(steps == 2 ? 1 : 8, "moved", words);
         CHECK_CONTAINS(output, "resumed from");
-        test_shell(output, sizeof output, "rm -r %s-hf", path_in("moved"));
+        test_shell(output, sizeof output, "rm -r %s-hf", test_path("moved"));
         CHECK_STR(exported("moved"), one);
     }
 }
@@ -236,7 +230,7 @@ TEST_LIMIT(launched_ranks_with_other_files_are_refused, 300) {
                "truncate -s 12000 rank1/short.bin && printf zz | dd of=rank1/other.bin bs=1 "
                "seek=5000 conv=notrunc && rm -f rank1/absent.bin",
                test_temp_dir());
-    CHECK_OK(file_replace(path_in("rank0/absent.bin"), output, 4096, &err), err);
+    CHECK_OK(file_replace(test_path("rank0/absent.bin"), output, 4096, &err), err);
     refused_apart("data.train=short.bin", "rank 1", "data.train");
     refused_apart("data.train=other.bin", "reads other samples", "data.train");
     refused_apart("data.validation=short.bin", "reads other samples", "data.validation");
