@@ -22,6 +22,7 @@ static const struct room {
     {"layout", 1, "model"},
     {"schedule", 1, "model layout"},
     {"memory", 1, "model layout schedule"},
+    {"hardware", 1, ""},
     {"device", 2, ""},
     {"comm", 2, ""},
     {"data", 2, ""},
@@ -29,8 +30,11 @@ static const struct room {
     {"generate", 3, ""},
     {"checkpoint", 3, ""},
     {"observe", 3, ""},
+    {"cost", 3, ""},
+    {"simulate", 3, ""},
     {"train", 4, ""},
     {"operate", 4, ""},
+    {"plan", 4, ""},
     {"cli", 5, ""},
 };
 enum { LONGEST_FILE_LINES = 700 };

@@ -1,0 +1,38 @@
+// Seconds of messages on a cluster: which links a group of ranks crosses, and collectives by ring,
+// tree or in two levels (inside domains, then between them), the quickest of which holds.
+#pragma once
+#include "hardware/hardware.h"
+#include "layout/mesh.h"
+
+// A group of ranks as the network sees it. Ranks stand on nodes in order (rank r on node r /
+// per_node).
+struct network_group {
+    int size;
+    int inside;  // members that share a domain (the same in each domain it touches)
+    int domains; // size / inside
+    int sharing; // groups of the same kind that use a domain's slow links at the same time divided
+                 // by the members inside, at least 1: the share of a rail that this group gets
+    bool beyond_leaf; // members stand below different leaf switches
+};
+struct network_group network_group_of(const struct cluster *cluster, const struct mesh *mesh,
+                                      enum mesh_group_kind kind, int kv_heads);
+
+enum network_kind {
+    NETWORK_ALL_REDUCE,
+    NETWORK_REDUCE_SCATTER,
+    NETWORK_ALL_GATHER,
+    NETWORK_ALL_TO_ALL,
+    NETWORK_BROADCAST,
+    NETWORK_KINDS
+};
+enum network_algorithm { NETWORK_RING, NETWORK_TREE, NETWORK_TWO_LEVELS, NETWORK_IN_SWITCH };
+const char *network_algorithm_name(enum network_algorithm algorithm);
+
+// `bytes`: of the whole vector: what each rank holds before an all-reduce or reduce-scatter and
+// after an all-gather; what each rank sends in an all-to-all, its own part included. A ring
+// all-reduce of N ranks moves 2 (N - 1) / N bytes, a gather or scatter (N - 1) / N.
+double network_seconds(const struct cluster *cluster, const struct network_group *group,
+                       enum network_kind kind, double bytes, enum network_algorithm *chosen);
+// Between two ranks, `hops` ranks apart along the mesh (stride): inside a domain or not.
+double network_send_seconds(const struct cluster *cluster, const struct mesh *mesh,
+                            enum mesh_axis axis, double bytes);

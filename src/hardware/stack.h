@@ -1,0 +1,36 @@
+// How a training program performs a step, as plain data: what it fuses, keeps, overlaps, and how
+// wide its gradients are. "weft" is this program's engine; the others describe published systems,
+// from their documentation and papers, so that measurements of theirs can be compared with
+// predictions. Read from YAML in the catalogue.
+#pragma once
+#include "base/dtype.h"
+#include "base/error.h"
+#include "hardware/hardware.h"
+#include <stdbool.h>
+
+struct stack {
+    const char *name, *title, *source;
+    bool own;              // weft's engine: memory is the engine's own enumeration
+    bool flash_attention;  // scores are never stored
+    bool fused_softmax;    // scale, mask, softmax in one kernel (only where scores are stored)
+    bool fused_activation; // bias and activation in one kernel
+    bool fused_norm, fused_rope, fused_loss;
+    bool dropout;                  // masks are made and kept
+    bool sequence_parallel;        // where tp > 1, unless a job says otherwise
+    bool overlap_reduce;           // gradients are reduced while backward goes on
+    bool overlap_gather;           // sharded weights are gathered while forward goes on
+    bool overlap_tensor;           // collectives of tensor parallelism run beside products
+    bool overlap_pipeline;         // sends run beside compute
+    bool overlap_experts;          // expert all-to-all runs beside compute
+    bool graphs;                   // kernels are launched without the host (CUDA graphs)
+    struct figure launch_seconds;  // host time per kernel: below it kernels wait for the host
+    struct figure step_seconds;    // host time per step that nothing hides
+    enum dtype gradient, reduce;   // gradients in memory, and on the wire
+    bool masters;                  // FP32 masters beside the weights of the compute type
+    struct figure bucket_bytes;    // of gradients reduced together
+    struct figure allocator_share; // of activations and transient buffers, lost to fragmentation
+    struct figure context_bytes;   // driver, libraries, communicator buffers
+};
+// NULL with a message that names the nearest one.
+const struct stack *catalogue_stack(const struct catalogue *catalogue, const char *name,
+                                    struct err *err);

@@ -1,0 +1,37 @@
+// What is planned: a model on a cluster under a layout, with everything that a step's time and
+// memory depend on. Plain data; search makes many, a training configuration makes one.
+#pragma once
+#include "cost/shape.h"
+#include "schedule/pipeline.h"
+
+struct job {
+    struct model_config model;
+    struct cluster cluster;
+    const struct stack *stack;
+    struct layout layout; // mesh, stages, sequence parallelism, ZeRO stage
+    enum pipeline_kind schedule;
+    const char *schedule_csv; // PIPELINE_FILE
+    int rows, context;        // of a micro-batch
+    int micro_batches; // per data rank and step; sequences per step = rows x micro_batches x dp
+    enum engine_recompute recompute;
+    enum hardware_precision precision;
+    bool reduce_per_micro_batch;
+    bool gather_keys;
+    bool no_overlap;       // every message is waited for where it is posted
+    double imbalance;      // MoE; 1: forced balance
+    uint64_t bucket_bytes; // 0: the stack's
+    enum dtype gather_type, reduce_type, accumulate_type; // weights and gradients on the wire,
+                                                          // gradients in memory
+    bool split_backward_own;                              // one process with zero-bubble halves
+    double dropout;
+    int threads; // CPU: of a rank
+    // stalls that are not the step's own, seconds per step on average
+    double checkpoint_seconds, data_seconds;
+};
+static inline int64_t job_sequences(const struct job *job) {
+    return (int64_t)job->rows * job->micro_batches * job->layout.mesh.size[MESH_DP];
+}
+// Stack "weft", sizes 1, BF16, no recomputation.
+void job_defaults(struct job *job);
+// Everything that the engine would refuse: layout_check, the schedule, ranks against the cluster.
+int job_check(const struct job *job, struct err *err);
