@@ -11,6 +11,7 @@ int verb_data(int argc, char **argv);
 int verb_eval(int argc, char **argv);
 int verb_launch(int argc, char **argv);
 int verb_layout(int argc, char **argv);
+int verb_plan(int argc, char **argv);
 int verb_plot(int argc, char **argv);
 int verb_sample(int argc, char **argv);
 int verb_schedule(int argc, char **argv);

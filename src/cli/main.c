@@ -16,6 +16,7 @@ static const struct verb {
     {"train", verb_train, "trains a model as a configuration says, or goes on with it"},
     {"launch", verb_launch, "starts a verb as several ranks, through mpirun"},
     {"layout", verb_layout, "shows how a model and a run are spread over ranks"},
+    {"plan", verb_plan, "which layout a training should have, and what it will take"},
     {"data", verb_data, "turns text into shards of tokens, looks at shards, checks them"},
     {"tokenizer", verb_tokenizer, "trains, inspects and applies tokenizers"},
     {"plot", verb_plot, "draws the loss of a run"},

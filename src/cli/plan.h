@@ -1,0 +1,3 @@
+// The words of `weft plan`, each in a file plan_<word>.c. argv[0] is "plan WORD"; each returns the
+// exit status. A new one is a line here and a line in the table of verb_plan.c.
+#pragma once
