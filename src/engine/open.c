@@ -167,11 +167,15 @@ static int check_world(const struct engine *e, struct err *err) {
 
 struct engine *engine_open(const struct model *model, struct device *device,
                            const struct engine_options *options, struct err *err) {
-    struct engine *e = calloc(1, sizeof *e);
-    if (!e) {
+    struct engine *e = NULL;
+    if (model_is_latent(&model->config))
+        err_set(err, ERR_USAGE,
+                "a model with latent attention (model.kv_lora_rank %d) can be planned, not "
+                "trained or run",
+                model->config.kv_lora_rank);
+    else if (!(e = calloc(1, sizeof *e)))
         err_set(err, ERR_MEMORY, "no memory for the engine");
-        return NULL;
-    }
+    if (!e) return NULL;
     e->whole = model;
     e->device = device;
     e->options = *options;

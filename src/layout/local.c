@@ -35,6 +35,10 @@ enum mesh_group_kind layout_partial_group(const struct layout *layout,
     case PARAM_FINAL_NORM_BIAS:
     case PARAM_ATTENTION_NORM:
     case PARAM_ATTENTION_NORM_BIAS:
+    case PARAM_Q_DOWN: // the latents are made of a rank's own tokens
+    case PARAM_Q_DOWN_NORM:
+    case PARAM_KV_DOWN:
+    case PARAM_KV_DOWN_NORM:
     case PARAM_MLP_NORM:
     case PARAM_MLP_NORM_BIAS:
         return layout->sequence_parallel ? GROUP_TP : GROUP_KIND_COUNT;

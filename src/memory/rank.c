@@ -66,7 +66,7 @@ static int64_t activation_width(const struct model_config *c, enum rank_activati
     case ACT_MEAN2:
         return c->norm == NORM_LAYER;
     case ACT_QKV_RAW:
-        return qk_norm ? model_qkv_width(c) : 0;
+        return qk_norm ? model_qkv_width(c) : model_latent_width(c);
     case ACT_Q_RSTD:
         return per_head ? c->heads : qk_norm;
     case ACT_K_RSTD:
@@ -74,7 +74,7 @@ static int64_t activation_width(const struct model_config *c, enum rank_activati
     case ACT_QKV:
         return model_qkv_width(c);
     case ACT_ATTENTION:
-        return model_q_width(c);
+        return model_value_width(c);
     case ACT_LSE:
         return c->heads;
     case ACT_UP:
@@ -302,7 +302,7 @@ static void add_rest(struct enumeration *e, const struct rank_workspace *workspa
     const struct model_config *c = e->config;
     size_t element = dtype_bytes(s->compute);
     int64_t wide = rank_has_dense_mlp(c) ? c->ffn : 0;
-    if (wide < model_q_width(c)) wide = model_q_width(c);
+    if (wide < model_value_width(c)) wide = model_value_width(c);
     rank_single(e, SINGLE_DELTA, BUFFER_SCRATCH, residual_bytes(e), "delta");
     rank_single(e, SINGLE_WIDE, BUFFER_SCRATCH,
                 s->train ? (uint64_t)(s->tokens * wide) * element : 0, "wide");
@@ -361,7 +361,7 @@ static bool open_buffers(struct rank_buffers *b, const struct local_model *local
 int rank_plan(struct memory_plan *plan, struct rank_buffers *buffers,
               const struct local_model *local, const struct rank_shape *shape,
               const struct rank_workspace *workspace, struct err *err) {
-    *plan = (struct memory_plan){NULL, 0, 0, 0};
+    *plan = (struct memory_plan){.totals_only = shape->totals_only};
     struct enumeration e = {plan,  buffers, local, &local->model, &local->model.config,
                             shape, false};
     if (open_buffers(buffers, local, shape))

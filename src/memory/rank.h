@@ -31,7 +31,7 @@ enum rank_activation {
     ACT_NORM1,         // [hidden] what the attention reads (before)
     ACT_RSTD1,         // FP32 [1] statistics of the attention's norm
     ACT_MEAN1,         // FP32 [1] (LayerNorm)
-    ACT_QKV_RAW,       // [qkv] before the norm of q and k (only with such a norm)
+    ACT_QKV_RAW,       // [qkv] before the norm of q and k (only with such a norm); the latents
     ACT_Q_RSTD,        // FP32 [heads] or [1]
     ACT_K_RSTD,        // FP32 [kv_heads] or [1]
     ACT_QKV,           // [qkv] rotated
@@ -142,6 +142,7 @@ struct rank_shape {
     bool reduce_per_micro_batch;
     enum dtype gather_type, reduce_type, accumulate_type;
     int gathers_in_flight;
+    bool totals_only; // see struct memory_plan
 };
 
 // A buffer of layers with experts.

@@ -9,10 +9,19 @@ static int64_t mlp_matmul_params(const struct model_config *c, int layer) {
     return (c->activation == ACTIVATION_SWIGLU ? 3 : 2) * (int64_t)c->ffn * c->hidden;
 }
 
+static int64_t attention_matmul_params(const struct model_config *c) {
+    int64_t out = model_value_width(c) * c->hidden;
+    if (!model_is_latent(c)) return model_qkv_width(c) * c->hidden + out;
+    int64_t queries = c->q_lora_rank > 0 ? c->q_lora_rank * (c->hidden + model_q_width(c))
+                                         : model_q_width(c) * c->hidden;
+    int64_t keys = (c->kv_lora_rank + c->qk_rope_head_dim) * (int64_t)c->hidden;
+    int64_t width = c->head_dim - c->qk_rope_head_dim + c->v_head_dim;
+    return queries + keys + c->heads * width * c->kv_lora_rank + out;
+}
+
 int64_t flops_matmul_params(const struct model_config *c) {
     int64_t sum = (int64_t)c->vocab * c->hidden;
-    for (int i = 0; i < c->layers; i++)
-        sum += (model_qkv_width(c) + model_q_width(c)) * c->hidden + mlp_matmul_params(c, i);
+    for (int i = 0; i < c->layers; i++) sum += attention_matmul_params(c) + mlp_matmul_params(c, i);
     return sum;
 }
 
@@ -39,10 +48,11 @@ int64_t flops_attended_pairs(int64_t tokens, int64_t window) {
     return window * (window + 1) / 2 + (tokens - window) * window;
 }
 
-// One attended pair costs a product of length head_dim in each of Q K^T and P V, two operations per
-// multiply-add, and twice that backward: 12 operations per element of the heads' width.
+// One attended pair costs a product of length head_dim in Q K^T and one of a value's width in P V,
+// two operations per multiply-add, and twice that backward: 12 operations per element of the heads'
+// width where the two are equal.
 static double pair_flops(const struct model_config *c) {
-    return 12.0 * (double)model_q_width(c);
+    return 6.0 * (double)(model_q_width(c) + model_value_width(c));
 }
 
 double flops_per_token_full(const struct model_config *c, int64_t context) {

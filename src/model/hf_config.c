@@ -26,6 +26,8 @@ static const struct type {
     {"olmo2", "transformers.Olmo2Config", 1e-5, 2048, 0, 0, -1, 50279, false},
     {"mixtral", "transformers.MixtralConfig", 1e-5, 131072, 8, 0, 1, 2, true},
     {"qwen3_moe", "transformers.Qwen3MoeConfig", 1e-6, 32768, 4, 0, -1, -1, true},
+    {"deepseek_v2", "transformers.DeepseekV2Config", 1e-6, 2048, 0, 0, 0, 1, false},
+    {"deepseek_v3", "transformers.DeepseekV3Config", 1e-6, 4096, 0, 0, 0, 1, false},
 };
 enum {
     TYPE_COUNT = sizeof types / sizeof types[0],
@@ -54,7 +56,7 @@ static const struct type *find_type(struct json_at at, struct err *err) {
             return &types[i];
     err_set(err, ERR_DATA,
             "%s: model_type: found %s%.60s%s; weft knows gpt2, llama, mistral, qwen2, qwen3, "
-            "olmo2, mixtral and qwen3_moe",
+            "olmo2, mixtral, qwen3_moe, deepseek_v2 and deepseek_v3",
             at.where, type ? "\"" : "", type ? type : "none", type ? "\"" : "");
     return NULL;
 }
@@ -379,7 +381,6 @@ static const char *const llama_keys[] = {"vocab_size",
                                          "max_window_layers",
                                          "bos_token_id",
                                          "eos_token_id",
-                                         HF_EXPERT_KEYS,
                                          NULL};
 
 // Biases and norms that the type fixes or lets a key choose.
@@ -409,20 +410,27 @@ static int read_type_settings(struct json_at at, const struct type *type, struct
     return 0;
 }
 
-// The keys of the types with experts stand at the end of the list.
-static const char *const *keys_of(const struct type *type) {
-    static const char *dense[sizeof llama_keys / sizeof llama_keys[0]];
-    if (hf_config_has_experts(type->name)) return llama_keys;
-    size_t count = sizeof llama_keys / sizeof llama_keys[0] - 1 - HF_EXPERT_KEY_COUNT;
-    memcpy(dense, llama_keys, count * sizeof dense[0]);
-    return dense;
+// What all types of the family use, and behind it what this one uses beside.
+static int check_keys(struct json_at at, const struct type *type, struct err *err) {
+    static const char *const expert_keys[] = {HF_EXPERT_KEYS, NULL};
+    static const char *const latent_keys[] = {HF_LATENT_KEYS, NULL};
+    static const char *const no_keys[] = {NULL};
+    enum { SHARED = sizeof llama_keys / sizeof llama_keys[0] - 1, MOST_OWN = 32 };
+    _Static_assert(sizeof latent_keys <= MOST_OWN * sizeof latent_keys[0], "room for own keys");
+    const char *const *own = hf_config_has_experts(type->name)  ? expert_keys
+                             : hf_config_has_latent(type->name) ? latent_keys
+                                                                : no_keys;
+    const char *used[SHARED + MOST_OWN] = {NULL};
+    memcpy(used, llama_keys, SHARED * sizeof used[0]);
+    for (int i = 0; own[i]; i++) used[SHARED + i] = own[i];
+    return hf_keys_check(at.value, at.where, used, err);
 }
 
 static int read_llama(struct json_at at, const struct type *type, struct model_config *c,
                       struct err *err) {
     static const char *const activations[] = {"silu", "swish", NULL};
     double partial;
-    if (hf_keys_check(at.value, at.where, keys_of(type), err) != 0 ||
+    if (check_keys(at, type, err) != 0 ||
         hf_config_get_int(at, "vocab_size", true, 0, &c->vocab, err) != 0 ||
         hf_config_get_int(at, "hidden_size", true, 0, &c->hidden, err) != 0 ||
         hf_config_get_int(at, "intermediate_size", true, 0, &c->ffn, err) != 0 ||
@@ -443,7 +451,9 @@ static int read_llama(struct json_at at, const struct type *type, struct model_c
         return err_set(err, ERR_DATA, "%s: partial_rotary_factor: %g is not supported, only 1",
                        at.where, partial);
     if (c->kv_heads == 0) c->kv_heads = c->heads;
-    if (c->head_dim == 0) {
+    if (hf_config_has_latent(type->name)) {
+        if (hf_config_read_latent(at, type->name, c, err) != 0) return -1;
+    } else if (c->head_dim == 0) {
         if (c->heads < 1 || c->hidden % c->heads != 0)
             return err_set(err, ERR_DATA,
                            "%s: hidden_size (%d) is not a multiple of num_attention_heads (%d), "

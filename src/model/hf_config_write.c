@@ -36,7 +36,9 @@ static bool holds(const char *type, const struct model_config *c, const char **w
          gpt2 = strcmp(type, "gpt2") == 0;
     int sliding, window = one_window(c, &sliding);
     if (!hf_config_holds_experts(type, c, why)) return false;
-    if (gpt2 != (c->family == FAMILY_GPT2))
+    if (model_is_latent(c))
+        *why = "latent attention (such models are planned, not trained)";
+    else if (gpt2 != (c->family == FAMILY_GPT2))
         *why = "the family";
     else if (gpt2 && (!c->qkv_bias || !c->out_bias || !c->mlp_bias))
         *why = "missing biases";

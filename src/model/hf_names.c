@@ -104,6 +104,12 @@ int hf_tensors(const struct model *model, struct hf_tensor **list, int *count, s
     size_t most = (size_t)model->param_count * MODEL_MAX_PARTS;
     struct hf_tensor *made = calloc(most, sizeof *made);
     if (!made) return err_set(err, ERR_MEMORY, "no memory for the names of %zu tensors", most);
+    if (model_is_latent(c)) {
+        free(made);
+        return err_set(err, ERR_DATA,
+                       "a model with latent attention (%s) can be planned, not loaded or saved",
+                       c->variant);
+    }
     bool mixtral = is_mixtral(c);
     int used = 0;
     for (int i = 0; i < model->param_count; i++) {

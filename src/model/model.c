@@ -25,6 +25,12 @@ static const struct role {
     [PARAM_QKV_BIAS] = {"attention.qkv.bias", SHARD_COLUMN, false, false, {"q", "k", "v"}},
     [PARAM_Q_NORM] = {"attention.q_norm.weight", SHARD_NONE, false, false, {""}},
     [PARAM_K_NORM] = {"attention.k_norm.weight", SHARD_NONE, false, false, {""}},
+    [PARAM_Q_DOWN] = {"attention.q_down.weight", SHARD_NONE, true, false, {""}},
+    [PARAM_Q_DOWN_NORM] = {"attention.q_down_norm.weight", SHARD_NONE, false, false, {""}},
+    [PARAM_Q_UP] = {"attention.q_up.weight", SHARD_COLUMN, true, false, {""}},
+    [PARAM_KV_DOWN] = {"attention.kv_down.weight", SHARD_NONE, true, false, {""}},
+    [PARAM_KV_DOWN_NORM] = {"attention.kv_down_norm.weight", SHARD_NONE, false, false, {""}},
+    [PARAM_KV_UP] = {"attention.kv_up.weight", SHARD_COLUMN, true, false, {""}},
     [PARAM_OUT] = {"attention.out.weight", SHARD_ROW, true, true, {""}},
     [PARAM_OUT_BIAS] = {"attention.out.bias", SHARD_NONE, false, false, {""}},
     [PARAM_MLP_NORM] = {"mlp_norm.weight", SHARD_NONE, false, false, {""}},
@@ -44,7 +50,33 @@ enum { VOCAB_MULTIPLE = 64 };
 
 static bool is_norm(enum param_role role) {
     return role == PARAM_FINAL_NORM || role == PARAM_ATTENTION_NORM || role == PARAM_Q_NORM ||
-           role == PARAM_K_NORM || role == PARAM_MLP_NORM;
+           role == PARAM_K_NORM || role == PARAM_MLP_NORM || role == PARAM_Q_DOWN_NORM ||
+           role == PARAM_KV_DOWN_NORM;
+}
+
+// Of latent attention. Returns 0 rows where the model has none.
+static int64_t latent_rows(const struct model_config *c, enum param_role role, int64_t *columns) {
+    if (!model_is_latent(c)) return 0;
+    switch (role) {
+    case PARAM_Q_DOWN:
+        *columns = c->hidden;
+        return c->q_lora_rank;
+    case PARAM_Q_DOWN_NORM:
+        return c->q_lora_rank;
+    case PARAM_Q_UP:
+        *columns = c->q_lora_rank > 0 ? c->q_lora_rank : c->hidden;
+        return model_q_width(c);
+    case PARAM_KV_DOWN:
+        *columns = c->hidden;
+        return c->kv_lora_rank + c->qk_rope_head_dim;
+    case PARAM_KV_DOWN_NORM:
+        return c->kv_lora_rank;
+    case PARAM_KV_UP:
+        *columns = c->kv_lora_rank;
+        return (int64_t)c->heads * (c->head_dim - c->qk_rope_head_dim + c->v_head_dim);
+    default:
+        return 0;
+    }
 }
 
 // Rows and columns of a role; rows 0: this model has none.
@@ -74,7 +106,7 @@ static void role_shape(const struct model_config *c, enum param_role role, int64
         r = c->tied_head ? 0 : c->vocab, k = c->hidden;
         break;
     case PARAM_QKV:
-        r = model_qkv_width(c), k = c->hidden;
+        r = model_is_latent(c) ? 0 : model_qkv_width(c), k = c->hidden;
         break;
     case PARAM_QKV_BIAS:
         r = c->qkv_bias ? model_qkv_width(c) : 0;
@@ -85,8 +117,16 @@ static void role_shape(const struct model_config *c, enum param_role role, int64
         if (c->qk_norm == QK_NORM_FULL)
             r = role == PARAM_Q_NORM ? model_q_width(c) : model_kv_width(c);
         break;
+    case PARAM_Q_DOWN:
+    case PARAM_Q_DOWN_NORM:
+    case PARAM_Q_UP:
+    case PARAM_KV_DOWN:
+    case PARAM_KV_DOWN_NORM:
+    case PARAM_KV_UP:
+        r = latent_rows(c, role, &k);
+        break;
     case PARAM_OUT:
-        r = c->hidden, k = model_q_width(c);
+        r = c->hidden, k = model_value_width(c);
         break;
     case PARAM_OUT_BIAS:
         r = c->out_bias ? c->hidden : 0;

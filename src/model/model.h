@@ -48,6 +48,12 @@ struct model_config {
     struct model_rope rope;
     bool qkv_bias, out_bias, mlp_bias;
     bool tied_head;
+    // Multi-head latent attention (DeepSeek-V2 and V3): keys and values come from a latent of
+    // kv_lora_rank features per token, which all heads share; kv_lora_rank 0: none. head_dim is
+    // then the width of a query and key, of which qk_rope_head_dim are rotated (of keys, shared by
+    // all heads), v_head_dim that of a value. q_lora_rank 0: queries without a latent. Described
+    // and planned; the engine refuses to train it.
+    int q_lora_rank, kv_lora_rank, qk_rope_head_dim, v_head_dim;
     // Mixture of experts: experts 0 is a dense model. In an expert layer the MLP is a router and
     // `experts` SwiGLU MLPs of inner width expert_ffn, of which each token visits top_k, and, where
     // shared_ffn > 0, one of that width that every token visits.
@@ -79,7 +85,14 @@ enum param_role {
     PARAM_QKV_BIAS,
     PARAM_Q_NORM, // [head_dim] or [heads head_dim]
     PARAM_K_NORM,
-    PARAM_OUT, // [hidden, heads head_dim]
+    // with latent attention, in place of PARAM_QKV
+    PARAM_Q_DOWN,       // [q_lora_rank, hidden]
+    PARAM_Q_DOWN_NORM,  // [q_lora_rank]
+    PARAM_Q_UP,         // [heads head_dim, q_lora_rank, or hidden without a latent]
+    PARAM_KV_DOWN,      // [kv_lora_rank + qk_rope_head_dim, hidden]
+    PARAM_KV_DOWN_NORM, // [kv_lora_rank]
+    PARAM_KV_UP,        // [heads (head_dim - qk_rope_head_dim + v_head_dim), kv_lora_rank]
+    PARAM_OUT, // [hidden, heads head_dim]; [hidden, heads v_head_dim] with latent attention
     PARAM_OUT_BIAS,
     PARAM_MLP_NORM, // [hidden]
     PARAM_MLP_NORM_BIAS,
@@ -167,6 +180,18 @@ static inline int64_t model_q_width(const struct model_config *c) {
 static inline int64_t model_kv_width(const struct model_config *c) {
     return (int64_t)c->kv_heads * c->head_dim;
 }
+static inline bool model_is_latent(const struct model_config *c) {
+    return c->kv_lora_rank > 0;
+}
+// Of what attention puts out: heads x width of a value.
+static inline int64_t model_value_width(const struct model_config *c) {
+    return (int64_t)c->heads * (model_is_latent(c) ? c->v_head_dim : c->head_dim);
+}
 static inline int64_t model_qkv_width(const struct model_config *c) {
-    return model_q_width(c) + 2 * model_kv_width(c);
+    return model_q_width(c) + model_kv_width(c) +
+           (model_is_latent(c) ? model_value_width(c) : model_kv_width(c));
+}
+// Of the latents of latent attention, the rotated part of the keys with them.
+static inline int64_t model_latent_width(const struct model_config *c) {
+    return model_is_latent(c) ? c->q_lora_rank + c->kv_lora_rank + c->qk_rope_head_dim : 0;
 }

@@ -106,6 +106,36 @@ static int check_experts(const struct model_config *c, struct err *err) {
                    c->experts);
 }
 
+static int check_latent(const struct model_config *c, struct err *err) {
+    if (c->kv_lora_rank == 0) {
+        if (c->q_lora_rank == 0 && c->qk_rope_head_dim == 0 && c->v_head_dim == 0) return 0;
+        return err_set(err, ERR_USAGE,
+                       "model: q_lora_rank is %d, qk_rope_head_dim %d and v_head_dim %d in a model "
+                       "without latent attention; set kv_lora_rank, or these three to 0",
+                       c->q_lora_rank, c->qk_rope_head_dim, c->v_head_dim);
+    }
+    if (in_range("kv_lora_rank", c->kv_lora_rank, LARGEST_WIDTH, err) != 0 ||
+        in_range("v_head_dim", c->v_head_dim, 1 << 12, err) != 0)
+        return -1;
+    if (c->q_lora_rank < 0 || c->q_lora_rank > LARGEST_WIDTH)
+        return err_set(err, ERR_USAGE,
+                       "model: q_lora_rank is %d; it must lie between 0 (queries without a latent) "
+                       "and %d",
+                       c->q_lora_rank, LARGEST_WIDTH);
+    if (c->qk_rope_head_dim < 2 || c->qk_rope_head_dim % 2 || c->qk_rope_head_dim > c->head_dim)
+        return err_set(err, ERR_USAGE,
+                       "model: qk_rope_head_dim is %d; it must be even, at least 2 and at most "
+                       "head_dim (%d)",
+                       c->qk_rope_head_dim, c->head_dim);
+    if (c->family != FAMILY_LLAMA || c->kv_heads != c->heads || c->qk_norm != QK_NORM_NONE ||
+        c->qkv_bias)
+        return err_set(err, ERR_USAGE,
+                       "model: latent attention belongs to the llama family, with as many kv_heads "
+                       "(%d) as heads (%d), without qk_norm and qkv_bias",
+                       c->kv_heads, c->heads);
+    return 0;
+}
+
 static int check_rope(const struct model_config *c, struct err *err) {
     const struct model_rope *r = &c->rope;
     if (c->learned_positions) return 0;
@@ -141,7 +171,7 @@ static int check_rope(const struct model_config *c, struct err *err) {
 
 int model_config_check(const struct model_config *c, struct err *err) {
     if (check_sizes(c, err) != 0 || check_kind(c, err) != 0 || check_experts(c, err) != 0 ||
-        check_rope(c, err) != 0)
+        check_latent(c, err) != 0 || check_rope(c, err) != 0)
         return -1;
     if (memchr(c->variant, 0, sizeof c->variant) == NULL)
         return err_set(err, ERR_INTERNAL, "model: the variant's name is not terminated");

@@ -106,9 +106,11 @@ TEST(layout_of_deepseek_v3) {
     check_group(root, "pp", 16, 128, 7, "7:2055:128");
     check_group(root, "tp", 1, 2048, 0, "0");
     CHECK_EQ_INT(number(at(at(root, "groups"), "ep"), "hosts"), 8);
-    // 4 layers of attention, router, 4 of 256 experts, the shared expert and two norms
+    // 4 layers: latent attention, router, 4 of 256 experts, the shared expert, and the norms
     json_t *middle = json_array_get(at(root, "kinds"), 1);
-    const long long layer = (4 * 16384 + 256 + 5 * 3 * 2048 + 2) * 7168ll;
+    const long long latent = (1536 + 576 + 16384) * 7168ll + 128 * 192 * 1536ll +
+                             128 * 256 * 512ll + 1536 + 512;
+    const long long layer = latent + (256 + 5 * 3 * 2048 + 2) * 7168ll;
     CHECK_EQ_INT(number(middle, "parameters"), 4 * layer);
     check_states(middle, 0);
     // dense parameters over 128 ranks, experts over the 2 that hold the same
@@ -126,7 +128,8 @@ TEST(layout_of_deepseek_v3) {
     CHECK_EQ_INT(number(rank, "parameters"), 4 * layer);
     CHECK_STR(json_string_value(at(at(at(rank, "groups"), "ep"), "members")), "640-703");
     CHECK_EQ_INT(number(at(at(rank, "groups"), "ep"), "index"), 60);
-    json_t *tensor = json_array_get(at(rank, "tensors"), 5); // behind norms, qkv, out, router
+    // behind two norms, six tensors of latent attention, out and the router
+    json_t *tensor = json_array_get(at(rank, "tensors"), 10);
     CHECK_STR(json_string_value(at(tensor, "name")), "layers.20.experts.240.up.weight");
     json_decref(root);
 }
