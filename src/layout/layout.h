@@ -7,7 +7,7 @@
 #include "model/model.h"
 #include <stdint.h>
 
-enum { LAYOUT_MAX_STAGES = 256, LAYOUT_MAX_CHUNKS = 16 };
+enum { LAYOUT_MAX_STAGES = 256, LAYOUT_MAX_CHUNKS = 32 };
 
 enum layout_placement {
     PLACE_LOOP, // stage s on pipeline rank s mod pp
