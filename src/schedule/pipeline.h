@@ -86,6 +86,22 @@ bool pipeline_ascending(
 // once. Divided by chunks: in units of one micro-batch through all layers of the rank.
 int pipeline_in_flight(const struct pipeline *pipeline, int rank);
 
+// Seconds of what one stage does.
+struct pipeline_stage_costs {
+    double forward, input, weight; // per micro-batch
+    double backward;               // of a whole one; it may take less than its halves. 0: their sum
+    double send_forward;           // of a forward's output, to the next stage
+    double send_backward;          // of the gradient of its input, to the stage before
+    // Sharded weights arrive in equal pieces while the first forward goes on: it begins with the
+    // first piece, and a part of it as large as a piece comes behind the last one. 1 (or 0): all
+    // must be there first.
+    double gather;
+    int gather_pieces;
+    // Gradients leave in equal pieces (buckets) while the last backward goes on, each when its part
+    // of that is over; the last one leaves at its end. 1 (or 0): all leave at its end.
+    double reduce;
+    int reduce_pieces;
+};
 // Seconds of one action. send: until the receiver has it, from when both sides have posted (as
 // large messages go), or, with `eager`, from when it was sent; posting costs nothing. gather and
 // reduce run beside the compute, one after the other; the step waits for the rank's reductions and
@@ -94,7 +110,13 @@ struct pipeline_costs {
     double forward, input, weight; // per stage action; backward = input + weight
     const double *stage_factor;    // [stages] multiplies the three, or NULL
     double send, gather, reduce, step;
+    const struct pipeline_stage_costs *stages; // [stages], or NULL; else they stand for all above
+                                               // but `step`
+    const double *rank_step;                   // [ranks] for `step`, or NULL
     bool eager;
+    bool blocking; // a send keeps its sender from computing as long as it takes
+    bool occupied; // sends of a rank leave one after the other, each when the last one is through
+    bool reduce_last; // reductions begin when all backward work of the rank is over
 };
 struct pipeline_span {
     int rank, action; // index into the rank's list

@@ -8,10 +8,13 @@ struct simulation {
     struct pipeline_times *times;
     // Messages by receiving stage, direction (0 forward) and micro-batch, -1 until known.
     double *sent, *posted;
-    double *gathered;            // [stages] weights are there
-    double *now, *link, *busy;   // [ranks] clock; collectives are done; compute so far
-    int *next, *spans;           // [ranks] place in the list; spans written
-    struct pipeline_span *trace; // [ranks x room]
+    struct pipeline_stage_costs *stages; // [stages]
+    double *gathered;                    // [stages] when all weights are there
+    double *begun, *ended;               // [stages] its last compute action so far
+    double *now, *link, *busy;           // [ranks] clock; collectives are done; compute so far
+    double *sender, *late;               // [ranks] its last send is through; reductions put off
+    int *next, *spans;                   // [ranks] place in the list; spans written
+    struct pipeline_span *trace;         // [ranks x room]
     int room;
 };
 
@@ -30,22 +33,30 @@ static void add_span(struct simulation *s, int rank, bool wait, double begin, do
         (struct pipeline_span){rank, s->next[rank], wait, begin, end};
 }
 
-// From `ready` on, for `seconds`.
-static void compute(struct simulation *s, int rank, double ready, double seconds) {
+// From `ready` on until `end`, of which `seconds` are work.
+static void compute(struct simulation *s, int rank, double ready, double end, double seconds) {
     double begin = later(s->now[rank], ready);
     add_span(s, rank, true, s->now[rank], begin);
-    add_span(s, rank, false, begin, begin + seconds);
-    s->now[rank] = begin + seconds;
+    add_span(s, rank, false, begin, end);
+    s->now[rank] = end;
     s->busy[rank] += seconds;
 }
 
+static int pieces(int count) {
+    return count > 1 ? count : 1;
+}
+
 static double seconds_of(const struct simulation *s, struct action a) {
-    const struct pipeline_costs *c = s->costs;
-    double seconds = a.kind == ACTION_FORWARD           ? c->forward
-                     : a.kind == ACTION_BACKWARD_INPUT  ? c->input
-                     : a.kind == ACTION_BACKWARD_WEIGHT ? c->weight
-                                                        : c->input + c->weight;
-    return c->stage_factor ? seconds * c->stage_factor[a.stage] : seconds;
+    const struct pipeline_stage_costs *c = &s->stages[a.stage];
+    return a.kind == ACTION_FORWARD           ? c->forward
+           : a.kind == ACTION_BACKWARD_INPUT  ? c->input
+           : a.kind == ACTION_BACKWARD_WEIGHT ? c->weight
+                                              : c->backward;
+}
+
+// Of the message that `stage` waits for.
+static double send_seconds(const struct simulation *s, int stage, bool backward) {
+    return backward ? s->stages[stage + 1].send_backward : s->stages[stage - 1].send_forward;
 }
 
 // When the message that a compute action needs is there; 0: it needs none. False: not known yet.
@@ -56,38 +67,72 @@ static bool arrival(const struct simulation *s, int rank, struct action a, doubl
     if (!pipeline_remote(s->p, a.stage + (backward ? 1 : -1), rank)) return true;
     size_t k = message(s, a.stage, a.micro_batch, backward);
     if (s->sent[k] < 0 || s->posted[k] < 0) return false;
-    *when = s->costs->eager ? later(s->sent[k] + s->costs->send, s->posted[k])
-                            : later(s->sent[k], s->posted[k]) + s->costs->send;
+    double seconds = send_seconds(s, a.stage, backward);
+    *when = s->costs->eager ? later(s->sent[k] + seconds, s->posted[k])
+                            : later(s->sent[k], s->posted[k]) + seconds;
     return true;
 }
 
+static bool work(struct simulation *s, int rank, struct action a) {
+    const struct pipeline_stage_costs *c = &s->stages[a.stage];
+    double ready, seconds = seconds_of(s, a);
+    if (!arrival(s, rank, a, &ready)) return false;
+    int n = pieces(c->gather_pieces);
+    ready = later(later(s->now[rank], ready), s->gathered[a.stage] - c->gather * (n - 1) / n);
+    double end = later(ready + seconds, s->gathered[a.stage] + seconds / n);
+    compute(s, rank, ready, end, seconds);
+    s->begun[a.stage] = ready;
+    s->ended[a.stage] = end;
+    return true;
+}
+
+static void send(struct simulation *s, int rank, struct action a) {
+    bool backward = a.kind == ACTION_SEND_BACKWARD;
+    int to = a.stage + (backward ? -1 : 1);
+    double begin = s->now[rank], seconds = send_seconds(s, to, backward);
+    if (s->costs->occupied) begin = later(begin, s->sender[rank]);
+    s->sender[rank] = begin + seconds;
+    s->sent[message(s, to, a.micro_batch, backward)] = begin;
+    if (!s->costs->blocking) return;
+    add_span(s, rank, true, s->now[rank], s->sender[rank]);
+    s->now[rank] = s->sender[rank];
+}
+
+static void reduce(struct simulation *s, int rank, int stage) {
+    const struct pipeline_stage_costs *c = &s->stages[stage];
+    if (s->costs->reduce_last) {
+        s->late[rank] += c->reduce;
+        return;
+    }
+    int n = pieces(c->reduce_pieces);
+    double length = s->ended[stage] - s->begun[stage];
+    for (int k = 1; k <= n; k++)
+        s->link[rank] =
+            later(s->link[rank], s->ended[stage] - length * (n - k) / n) + c->reduce / n;
+}
+
 static bool perform(struct simulation *s, int rank, struct action a) {
-    double when;
     switch (a.kind) {
     case ACTION_SEND_FORWARD:
-    case ACTION_SEND_BACKWARD: {
-        bool backward = a.kind == ACTION_SEND_BACKWARD;
-        s->sent[message(s, a.stage + (backward ? -1 : 1), a.micro_batch, backward)] = s->now[rank];
+    case ACTION_SEND_BACKWARD:
+        send(s, rank, a);
         return true;
-    }
     case ACTION_RECEIVE_FORWARD:
     case ACTION_RECEIVE_BACKWARD:
         s->posted[message(s, a.stage, a.micro_batch, a.kind == ACTION_RECEIVE_BACKWARD)] =
             s->now[rank];
         return true;
     case ACTION_GATHER:
-        s->link[rank] = later(s->link[rank], s->now[rank]) + s->costs->gather;
+        s->link[rank] = later(s->link[rank], s->now[rank]) + s->stages[a.stage].gather;
         s->gathered[a.stage] = s->link[rank];
         return true;
     case ACTION_REDUCE:
-        s->link[rank] = later(s->link[rank], s->now[rank]) + s->costs->reduce;
+        reduce(s, rank, a.stage);
         return true;
     case ACTION_STEP: // when all ranks are there
         return false;
     default:
-        if (!arrival(s, rank, a, &when)) return false;
-        compute(s, rank, later(when, s->gathered[a.stage]), seconds_of(s, a));
-        return true;
+        return work(s, rank, a);
     }
 }
 
@@ -110,13 +155,16 @@ static int run(struct simulation *s, struct err *err) {
     double ready = 0;
     for (int r = 0; r < ranks; r++) {
         there += at_step(s, r);
-        ready = later(ready, later(s->now[r], s->link[r]));
+        ready = later(ready, later(s->now[r], s->link[r]) + s->late[r]);
     }
     if (there < ranks) {
         if (pipeline_validate(s->p, err) != 0) return -1;
         return err_set(err, ERR_INTERNAL, "schedule: the simulation stands still");
     }
-    for (int r = 0; r < ranks; r++) compute(s, r, ready, s->costs->step);
+    for (int r = 0; r < ranks; r++) {
+        double seconds = s->costs->rank_step ? s->costs->rank_step[r] : s->costs->step;
+        compute(s, r, ready, ready + seconds, seconds);
+    }
     return 0;
 }
 
@@ -136,24 +184,48 @@ static void finish(struct simulation *s) {
     if (t->ideal > 0) t->bubble_over_ideal = (t->total - t->ideal) / t->ideal;
 }
 
+// Every stage's costs, whichever way they were given.
+static void fill_costs(struct simulation *s) {
+    const struct pipeline_costs *c = s->costs;
+    for (int k = 0; k < s->p->stages; k++) {
+        struct pipeline_stage_costs *out = &s->stages[k];
+        double factor = c->stage_factor ? c->stage_factor[k] : 1;
+        *out = c->stages ? c->stages[k]
+                         : (struct pipeline_stage_costs){.forward = c->forward * factor,
+                                                         .input = c->input * factor,
+                                                         .weight = c->weight * factor,
+                                                         .send_forward = c->send,
+                                                         .send_backward = c->send,
+                                                         .gather = c->gather,
+                                                         .reduce = c->reduce};
+        if (out->backward == 0) out->backward = out->input + out->weight;
+    }
+}
+
 static bool open_simulation(struct simulation *s, double **reals, int **integers) {
     size_t ranks = (size_t)s->p->shape.ranks, stages = (size_t)s->p->stages;
     size_t messages = stages * 2 * (size_t)s->p->shape.micro_batches;
     for (size_t r = 0; r < ranks; r++)
         if (s->room < 2 * s->p->ranks[r].count) s->room = 2 * s->p->ranks[r].count;
-    *reals = calloc(2 * messages + stages + 3 * ranks, sizeof(double));
+    *reals = calloc(2 * messages + 3 * stages + 5 * ranks, sizeof(double));
     *integers = calloc(2 * ranks, sizeof(int));
+    s->stages = calloc(stages, sizeof *s->stages);
     s->trace = calloc(ranks * (size_t)s->room, sizeof *s->trace);
-    if (!*reals || !*integers || !s->trace) return false;
+    if (!*reals || !*integers || !s->trace || !s->stages) return false;
     s->sent = *reals;
     s->posted = s->sent + messages;
     s->gathered = s->posted + messages;
-    s->now = s->gathered + stages;
+    s->begun = s->gathered + stages;
+    s->ended = s->begun + stages;
+    s->now = s->ended + stages;
     s->link = s->now + ranks;
     s->busy = s->link + ranks;
+    s->sender = s->busy + ranks;
+    s->late = s->sender + ranks;
     s->next = *integers;
     s->spans = s->next + ranks;
     for (size_t k = 0; k < 2 * messages; k++) s->sent[k] = -1; // and posted
+    fill_costs(s);
     return true;
 }
 
@@ -169,6 +241,7 @@ int pipeline_simulate(const struct pipeline *pipeline, const struct pipeline_cos
         result = run(&s, err);
     if (result == 0) finish(&s);
     if (result != 0) free(s.trace);
+    free(s.stages);
     free(reals);
     free(integers);
     return result;
