@@ -18,4 +18,6 @@ struct cost_shape {
     bool gather_keys;                  // context parallelism: all-gather in place of the ring
     double imbalance; // MoE: tokens of the busiest rank over the mean; 1: forced balance
     int threads;      // CPU: of a rank; 0: those of the measurement
+    double dropout;   // of weft's engine; other stacks say themselves whether they drop
+    bool no_overlap;  // every message is waited for where it is posted
 };

@@ -32,6 +32,12 @@ enum hardware_precision {
 };
 const char *hardware_precision_name(enum hardware_precision precision); // "bf16"
 
+// The three products of a linear map with m tokens, n outputs and k inputs.
+enum hardware_form {
+    HARDWARE_FORWARD, // y = x w^T
+    HARDWARE_INPUT,   // dx = dy w
+    HARDWARE_WEIGHT   // dw (+)= dy^T x
+};
 // A product [m, k] x [k, n] measured; seconds of one product.
 struct hardware_product {
     enum hardware_precision precision;

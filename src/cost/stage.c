@@ -1,0 +1,112 @@
+// Prices of lists.
+#include "cost/stage.h"
+#include <math.h>
+#include <stdlib.h>
+
+const char *cost_cause_name(enum cost_cause cause) {
+    static const char *const names[CAUSE_COUNT] = {
+        "products",        "attention",        "kernels",          "launches",
+        "tensor messages", "context messages", "experts' messages"};
+    return names[cause];
+}
+
+// Groups are looked up once per list.
+struct groups {
+    struct network_group group[GROUP_KIND_COUNT];
+    bool known[GROUP_KIND_COUNT];
+};
+
+static double message_seconds(const struct cost_shape *s, const struct cost_op *op,
+                              struct groups *groups) {
+    enum network_algorithm chosen;
+    if (!groups->known[op->group]) {
+        groups->group[op->group] =
+            network_group_of(s->cluster, &s->mesh, op->group, s->model->kv_heads);
+        groups->known[op->group] = true;
+    }
+    return network_seconds(s->cluster, &groups->group[op->group], op->message, op->bytes, &chosen);
+}
+
+static double product_seconds(const struct accelerator *a, const struct cost_op *op) {
+    double extra = op->bytes > 0 ? price_bytes(a, op->bytes) : 0;
+    // The engine's chunks run one after the other; grouped products of others are one kernel.
+    if (op->launches > 1)
+        return (double)op->batch *
+                   price_product_form(a, op->form, op->precision, op->m, op->n, op->k, 1) +
+               extra;
+    return price_product_form(a, op->form, op->precision, op->m, op->n, op->k, op->batch) + extra;
+}
+
+static double op_seconds(const struct cost_shape *s, const struct cost_op *op,
+                         struct groups *groups) {
+    const struct accelerator *a = &s->cluster->accelerator;
+    switch (op->kind) {
+    case COST_PRODUCT:
+        return product_seconds(a, op);
+    case COST_ATTENTION:
+        return price_attention(a, &op->attention, op->form == HARDWARE_INPUT);
+    case COST_KERNEL: {
+        double fixed = op->launches > 1 ? (op->launches - 1) * a->kernel_seconds.value : 0;
+        return price_kernel(a, op->kernel, op->elements, op->bytes, op->precision) + fixed;
+    }
+    case COST_MESSAGE:
+        return message_seconds(s, op, groups);
+    }
+    return 0;
+}
+
+// Hidden messages share the compute's time; what is longer than it is exposed, cause by cause.
+static void expose(struct cost_sum *sum, const double hidden[CAUSE_COUNT], double compute) {
+    double all = 0;
+    for (int c = 0; c < CAUSE_COUNT; c++) all += hidden[c];
+    sum->hidden = fmin(all, compute);
+    if (all <= compute) return;
+    for (int c = 0; c < CAUSE_COUNT; c++) sum->cause[c] += hidden[c] / all * (all - compute);
+    sum->seconds += all - compute;
+}
+
+// The device stands still while the host launches more slowly than it computes.
+static void wait_for_host(struct cost_sum *sum) {
+    sum->seconds = fmax(sum->device, sum->host);
+    sum->cause[CAUSE_HOST] = sum->seconds - sum->device;
+}
+
+struct cost_sum cost_price(const struct cost_shape *shape, struct cost_ops *ops) {
+    struct cost_sum sum = {.seconds = 0};
+    struct groups groups = {.known = {false}};
+    double hidden[CAUSE_COUNT] = {0}, compute = 0;
+    for (int i = 0; i < ops->count; i++) {
+        struct cost_op *op = &ops->ops[i];
+        op->seconds = op_seconds(shape, op, &groups);
+        sum.flops += op->flops;
+        sum.kernels += op->launches;
+        if (op->kind == COST_MESSAGE && op->hidden) {
+            hidden[op->cause] += op->seconds;
+            continue;
+        }
+        if (op->kind != COST_MESSAGE) compute += op->seconds;
+        sum.cause[op->cause] += op->seconds;
+        sum.seconds += op->seconds;
+    }
+    expose(&sum, hidden, compute);
+    sum.device = sum.seconds;
+    sum.host = shape->stack->graphs ? 0 : sum.kernels * shape->stack->launch_seconds.value;
+    wait_for_host(&sum);
+    return sum;
+}
+
+struct cost_sum cost_sum_add(const struct cost_sum *a, const struct cost_sum *b) {
+    struct cost_sum sum = {.device = a->device + b->device,
+                           .host = a->host + b->host,
+                           .flops = a->flops + b->flops,
+                           .kernels = a->kernels + b->kernels,
+                           .hidden = a->hidden + b->hidden};
+    for (int c = 0; c < CAUSE_COUNT; c++) sum.cause[c] = a->cause[c] + b->cause[c];
+    wait_for_host(&sum);
+    return sum;
+}
+
+void cost_ops_free(struct cost_ops *ops) {
+    free(ops->ops);
+    *ops = (struct cost_ops){NULL, 0, 0};
+}
