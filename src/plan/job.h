@@ -31,7 +31,24 @@ struct job {
 static inline int64_t job_sequences(const struct job *job) {
     return (int64_t)job->rows * job->micro_batches * job->layout.mesh.size[MESH_DP];
 }
-// Stack "weft", sizes 1, BF16, no recomputation.
+// Sizes 1, BF16, 1f1b, no recomputation, what travels and adds up as weft's engine does it. Model,
+// cluster, stack, rows and context are the caller's.
 void job_defaults(struct job *job);
-// Everything that the engine would refuse: layout_check, the schedule, ranks against the cluster.
+// Everything that the engine would refuse: layout_check, the schedule, ranks against the cluster;
+// and figures without which no time can be given.
 int job_check(const struct job *job, struct err *err);
+
+// The step's lists.
+struct pipeline_shape job_pipeline_shape(const struct job *job, int micro_batches);
+// `room` holds the stack where `no_overlap` alters it; it must live as long as *out.
+void job_cost_shape(const struct job *job, struct stack *room, struct cost_shape *out);
+
+// Elements that the fullest tensor rank holds, before any sharding of states over data ranks.
+struct job_elements {
+    double dense;   // matrices reduced over GROUP_DATA
+    double expert;  // matrices reduced over GROUP_EXPERT_DATA
+    double vectors; // norms and biases, whole on every data rank
+};
+struct job_elements job_layer_elements(const struct job *job, int layer);
+// Of a stage: its layers, and embedding, head (also the copy of a tied one), final norm.
+struct job_elements job_stage_elements(const struct job *job, int stage);
