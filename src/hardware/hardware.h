@@ -38,17 +38,20 @@ enum hardware_form {
     HARDWARE_INPUT,   // dx = dy w
     HARDWARE_WEIGHT   // dw (+)= dy^T x
 };
-// A product [m, k] x [k, n] measured; seconds of one product.
+// A product measured; seconds of one. `ranks` of `threads` threads were busy at once; 0: not said.
 struct hardware_product {
     enum hardware_precision precision;
+    enum hardware_form form;
     int64_t m, n, k;
     double seconds;
+    int ranks, threads;
 };
 // Attention over one head, measured: FLOP/s over attended pairs, forward 2 and backward 4 products.
 struct hardware_attention {
     enum hardware_precision precision;
     int64_t context, head_dim;
     double forward_rate, backward_rate;
+    int ranks, threads;
 };
 
 // Work that is no matrix product. Costs are per element of the op's largest operand.
@@ -83,6 +86,14 @@ struct hardware_kernel_rate {
     double seconds_per_element, fixed_seconds; // 0 and 0: not measured, the roofline holds
 };
 
+// The same by size: caches make the cost of an element depend on how many there are.
+struct hardware_kernel_point {
+    enum hardware_kernel kernel;
+    enum hardware_precision precision;
+    double elements, seconds;
+    int ranks, threads;
+};
+
 enum { HARDWARE_MOST_TILES = 12 };
 
 struct accelerator {
@@ -107,6 +118,8 @@ struct accelerator {
     struct hardware_attention *attention;        // or measured
     int attention_count;
     struct hardware_kernel_rate kernels[HARDWARE_KERNELS][2]; // measured; [1] BF16, [0] FP32
+    struct hardware_kernel_point *kernel_points;              // or so
+    int kernel_point_count;
 };
 
 // A way between accelerators. Bandwidth: per accelerator, one direction.
@@ -129,6 +142,24 @@ struct fabric {
     struct figure hop_seconds;      // further latency beyond a leaf
 };
 
+// Messages measured between `ranks` ranks. Bytes are those of cost/network.h: the whole vector, in
+// an all-to-all and a send what a rank sends.
+enum hardware_message_kind {
+    MESSAGE_SEND,
+    MESSAGE_ALL_REDUCE,
+    MESSAGE_REDUCE_SCATTER,
+    MESSAGE_ALL_GATHER,
+    MESSAGE_ALL_TO_ALL,
+    MESSAGE_BROADCAST,
+    HARDWARE_MESSAGES
+};
+const char *hardware_message_name(enum hardware_message_kind kind); // "all_reduce"
+struct hardware_message {
+    enum hardware_message_kind kind;
+    int ranks;
+    double bytes, seconds;
+};
+
 enum storage_kind { STORAGE_NODE, STORAGE_PARALLEL, STORAGE_OBJECT, STORAGE_KINDS };
 const char *storage_kind_name(enum storage_kind kind); // "node", "parallel", "object"
 struct storage {
@@ -149,9 +180,12 @@ struct cluster {
     struct figure price_per_hour;        // of one accelerator with its share of the node
     struct figure failures_per_node_day; // unexpected interruptions
     struct figure repair_seconds;
-    struct figure host_memory_bytes; // of a node
-    const char *measured_on;         // host and date of a measured file; "" otherwise
-    const char *digest;              // of the machine that was measured; "" otherwise
+    struct figure host_memory_bytes;   // of a node
+    struct hardware_message *messages; // measured, in place of the links' figures
+    int message_count;
+    int cores;               // of a measured node; 0: not said
+    const char *measured_on; // host and date of a measured file; "" otherwise
+    const char *digest;      // of the machine that was measured; "" otherwise
 };
 
 // A set of named entries. Entries refer to others by name; later files replace earlier entries of
