@@ -299,6 +299,15 @@ int device_cpu_open(struct device *device, const struct device_cpu_options *opti
 // a good plan).
 int device_cpu_late_products(struct device *device);
 
+// A device that exists on paper: it answers what a plan asks, the sizes, and can do nothing else (all
+// operations are NULL). Plans of machines that are not here.
+struct device_described_options {
+    uint64_t products_bytes; // workspace that its library of products holds
+    int units;               // processors that add up gradients of vectors apart
+};
+// `options` are kept, not copied.
+void device_described(struct device *device, const struct device_described_options *options);
+
 // Best GEMM rate in FLOP/s: pre-packed 4096x768x3072 and 4096x3072x768 of type bf16 or f32,
 // `seconds` each; the larger.
 double device_gemm_rate(struct device *device, enum dtype type, double seconds);

@@ -71,6 +71,11 @@ struct engine;
 // Enumerates every buffer of the rank. The same list that engine_open allocates.
 int engine_plan(struct memory_plan *plan, const struct model *model, struct device *device,
                 const struct engine_options *options, struct err *err);
+// Its bytes by kind without the list itself, for planners. `pipeline`: what options->parallel would
+// make, opened once for all ranks; NULL: made for the call.
+int engine_plan_totals(struct memory_plan *totals, const struct model *model, struct device *device,
+                       const struct engine_options *options, const struct pipeline *pipeline,
+                       struct err *err);
 struct engine *engine_open(const struct model *model, struct device *device,
                            const struct engine_options *options, struct err *err);
 void engine_close(struct engine *engine);

@@ -140,6 +140,11 @@ static int open_pipeline(struct engine *e, struct err *err) {
                                    .gather = e->layout.zero > 0,
                                    .reduce = true};
     if (!o->parallel) shape.kind = o->split_backward ? PIPELINE_ZB_H1 : PIPELINE_1F1B;
+    if (e->pipeline_given) {
+        e->pipeline = *e->pipeline_given;
+        e->schedule = &e->pipeline.ranks[e->local.at[MESH_PP]];
+        return 0;
+    }
     int result = shape.kind == PIPELINE_FILE
                      ? pipeline_open_csv(&e->pipeline, e->parallel.schedule_csv, "pipeline.file",
                                          &shape, err)
@@ -213,7 +218,8 @@ static int make_shape(struct engine *e, struct err *err) {
                                .gather_type = p->gather_type,
                                .reduce_type = p->reduce_type,
                                .accumulate_type = p->accumulate_type,
-                               .gathers_in_flight = p->gathers_in_flight};
+                               .gathers_in_flight = p->gathers_in_flight,
+                               .totals_only = e->totals_only};
     e->shape = shape;
     if (e->shape.split_backward && o->recompute != RECOMPUTE_NONE)
         return err_set(err, ERR_USAGE,
@@ -299,23 +305,37 @@ void engine_describe_close(struct engine *e) {
     rank_buffers_free(&e->buffers);
     memory_plan_free(&e->plan);
     flat_close(&e->flat);
-    pipeline_close(&e->pipeline);
+    if (!e->pipeline_given) pipeline_close(&e->pipeline);
     local_model_free(&e->local);
 }
 
-int engine_plan(struct memory_plan *plan, const struct model *model, struct device *device,
-                const struct engine_options *options, struct err *err) {
+static int plan_only(struct memory_plan *plan, bool totals_only, const struct model *model,
+                     struct device *device, const struct engine_options *options,
+                     const struct pipeline *pipeline, struct err *err) {
     struct engine *e = calloc(1, sizeof *e);
     if (!e) return err_set(err, ERR_MEMORY, "no memory for the memory plan");
     e->whole = model;
     e->device = device;
     e->options = *options;
+    e->totals_only = totals_only;
+    e->pipeline_given = pipeline;
     int status = engine_enumerate(e, err);
     if (status == 0) {
         *plan = e->plan;
-        e->plan = (struct memory_plan){NULL, 0, 0, 0};
+        e->plan = (struct memory_plan){.buffers = NULL};
         engine_describe_close(e);
     }
     free(e);
     return status;
+}
+
+int engine_plan(struct memory_plan *plan, const struct model *model, struct device *device,
+                const struct engine_options *options, struct err *err) {
+    return plan_only(plan, false, model, device, options, NULL, err);
+}
+
+int engine_plan_totals(struct memory_plan *totals, const struct model *model, struct device *device,
+                       const struct engine_options *options, const struct pipeline *pipeline,
+                       struct err *err) {
+    return plan_only(totals, true, model, device, options, pipeline, err);
 }

@@ -58,7 +58,9 @@ struct engine {
     struct rank_buffers buffers;
     struct arena arena;
     struct pipeline pipeline;
-    const struct schedule *schedule; // of this rank
+    const struct pipeline *pipeline_given; // a plan without a run may borrow it; else NULL
+    bool totals_only;                      // such a plan lists no buffers
+    const struct schedule *schedule;       // of this rank
 
     struct comm *comm;                            // NULL: one process
     struct comm_stream *stream[GROUP_KIND_COUNT]; // NULL: a group of one

@@ -92,6 +92,8 @@ struct local_model {
     int64_t vocab_first, vocab_rows; // logical rows of the vocabulary here
     int expert_first; // of the whole model's: local expert 0; there are model.config.experts
 };
+// A rank's sizes in place of the whole model's: heads, widths, experts. Layers stay.
+void layout_local_sizes(struct model_config *config, const struct layout *layout);
 int layout_local(struct local_model *local, const struct model *whole, const struct layout *layout,
                  int rank, struct err *err);
 void local_model_free(struct local_model *local);

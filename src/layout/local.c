@@ -142,16 +142,21 @@ static void take_stages(struct local_model *local, struct cutting *c, int at) {
     config->layers = layers;
 }
 
+void layout_local_sizes(struct model_config *config, const struct layout *layout) {
+    int tp = layout->mesh.size[MESH_TP];
+    config->heads /= tp;
+    config->kv_heads = config->kv_heads < tp ? 1 : config->kv_heads / tp;
+    config->ffn /= tp;
+    config->expert_ffn /= tp;
+    config->shared_ffn /= tp;
+    config->experts /= layout->mesh.ep;
+}
+
 static void set_sizes(struct local_model *local, struct cutting *c) {
     const struct model_config *whole = &c->whole->config;
     struct model_config *config = &local->model.config;
     int ep = c->layout->mesh.ep;
-    config->heads /= c->tp;
-    config->kv_heads = whole->kv_heads < c->tp ? 1 : whole->kv_heads / c->tp;
-    config->ffn /= c->tp;
-    config->expert_ffn /= c->tp;
-    config->shared_ffn /= c->tp;
-    config->experts /= ep;
+    layout_local_sizes(config, c->layout);
     c->expert_count = config->experts;
     c->expert_first = mesh_data_index(&c->layout->mesh, local->rank) % ep * config->experts;
     local->expert_first = c->expert_first;

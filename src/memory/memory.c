@@ -18,6 +18,11 @@ const char *buffer_kind_name(enum buffer_kind kind) {
 
 int memory_plan_add(struct memory_plan *plan, enum buffer_kind kind, int layer, int slot,
                     uint64_t bytes, const char *format, ...) {
+    plan->kind_bytes[kind] += arena_round(bytes);
+    if (plan->totals_only) {
+        plan->total_bytes += arena_round(bytes);
+        return plan->count++;
+    }
     if (plan->count == plan->capacity) {
         int capacity = plan->capacity ? plan->capacity * 2 : 64;
         struct buffer *more = realloc(plan->buffers, (size_t)capacity * sizeof *more);
@@ -38,13 +43,10 @@ int memory_plan_add(struct memory_plan *plan, enum buffer_kind kind, int layer, 
 }
 
 uint64_t memory_plan_kind_bytes(const struct memory_plan *plan, enum buffer_kind kind) {
-    uint64_t bytes = 0;
-    for (int i = 0; i < plan->count; i++)
-        if (plan->buffers[i].kind == kind) bytes += plan->buffers[i].bytes;
-    return bytes;
+    return plan->kind_bytes[kind];
 }
 
 void memory_plan_free(struct memory_plan *plan) {
     free(plan->buffers);
-    *plan = (struct memory_plan){NULL, 0, 0, 0};
+    *plan = (struct memory_plan){.buffers = NULL};
 }

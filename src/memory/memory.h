@@ -4,6 +4,7 @@
 // after the other shares one region, whose size is the largest need.
 #pragma once
 #include "base/error.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 enum buffer_kind {
@@ -36,6 +37,8 @@ struct memory_plan {
     struct buffer *buffers;
     int count, capacity;
     uint64_t total_bytes;
+    uint64_t kind_bytes[BUFFER_KIND_COUNT];
+    bool totals_only; // buffers are counted and added up, not listed: for who looks at thousands
 };
 
 // Appends a buffer behind the ones there; returns its index or -1 when memory is short.

@@ -156,13 +156,31 @@ int rank_flow_buffer(const struct rank_buffers *b, int flow, int layer, enum ran
     return flow_place(b, flow, layer)[which];
 }
 
+static uint64_t activation_bytes(const struct model_config *c, const struct rank_shape *s,
+                                 enum rank_activation a) {
+    size_t element = activations[a].f32 ? sizeof(float) : dtype_bytes(s->compute);
+    int64_t rows = activations[a].residual ? s->residual : s->tokens;
+    return (uint64_t)(activation_width(c, a) * rows) * element;
+}
+
+static bool of_dense_mlp(enum rank_activation a) {
+    return a == ACT_UP || a == ACT_ACTIVATED;
+}
+
+uint64_t rank_kept_bytes(const struct model_config *config, const struct rank_shape *shape,
+                         bool experts) {
+    uint64_t bytes = 0;
+    for (int a = 0; a < ACT_COUNT; a++)
+        if (rank_keeps(config, shape, a) && !(experts && of_dense_mlp(a)))
+            bytes += activation_bytes(config, shape, a);
+    return bytes;
+}
+
 static void add_activations(struct enumeration *e) {
     const struct rank_shape *s = e->shape;
     for (int a = 0; a < ACT_COUNT; a++) {
-        size_t element = activations[a].f32 ? sizeof(float) : dtype_bytes(s->compute);
-        int64_t rows = activations[a].residual ? s->residual : s->tokens;
-        uint64_t bytes = (uint64_t)(activation_width(e->config, a) * rows) * element;
-        bool kept = rank_keeps(e->config, s, a), mlp = a == ACT_UP || a == ACT_ACTIVATED;
+        uint64_t bytes = activation_bytes(e->config, s, a);
+        bool kept = rank_keeps(e->config, s, a), mlp = of_dense_mlp(a);
         if (mlp && !rank_has_dense_mlp(e->config)) bytes = 0;
         int shared = kept ? -1 : rank_add(e, BUFFER_SCRATCH, -1, -1, bytes, activations[a].name);
         for (int i = 0; i < s->stage_count; i++) {

@@ -196,6 +196,11 @@ int64_t rank_norm_blocks(const struct param *param);
 bool rank_keeps(const struct model_config *config, const struct rank_shape *shape,
                 enum rank_activation activation);
 
+// What one layer with a dense MLP keeps of one micro-batch, without the rounding of buffers.
+// `config`: local sizes. With a mixture in place of the MLP: without what experts keep.
+uint64_t rank_kept_bytes(const struct model_config *config, const struct rank_shape *shape,
+                         bool experts);
+
 int rank_plan(struct memory_plan *plan, struct rank_buffers *buffers,
               const struct local_model *local, const struct rank_shape *shape,
               const struct rank_workspace *workspace, struct err *err);
