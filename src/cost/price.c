@@ -6,7 +6,7 @@
 // processors idle; a short inner dimension is spent filling and draining pipelines; and batched
 // products of attention heads, whose inner dimension is the head's width, run at a fraction of the
 // peak.
-#include "cost/price.h"
+#include "cost/measured.h"
 #include <math.h>
 
 static double positive(double value, double otherwise) {
@@ -103,7 +103,9 @@ static double modelled_product(const struct accelerator *a, enum hardware_precis
 double price_product_form(const struct accelerator *a, enum hardware_form form,
                           enum hardware_precision precision, int64_t m, int64_t n, int64_t k,
                           int64_t batch) {
+    double measured;
     if (m <= 0 || n <= 0 || k <= 0 || batch <= 0) return 0;
+    if (measured_product(a, form, precision, m, n, k, &measured)) return (double)batch * measured;
     struct matrix x = matrix_of(form, m, n, k, batch);
     return modelled_product(a, precision, &x);
 }
@@ -125,7 +127,9 @@ static double width_share(double head_dim) {
 double price_attention(const struct accelerator *a, const struct price_attention *s,
                        bool backward) {
     const double block = 128;
+    double measured;
     if (s->rows <= 0 || s->queries <= 0 || s->heads <= 0 || s->pairs <= 0) return 0;
+    if (measured_attention(a, s, backward, &measured)) return measured;
     double value_dim = (double)(s->value_dim > 0 ? s->value_dim : s->head_dim);
     double heads = (double)s->rows * (double)s->heads;
     // Whole blocks are computed: the causal border passes through the middle of one per row of
@@ -150,9 +154,11 @@ double price_attention(const struct accelerator *a, const struct price_attention
 
 double price_kernel(const struct accelerator *a, enum hardware_kernel kernel, double elements,
                     double bytes, enum hardware_precision precision) {
-    const struct hardware_kernel_rate *measured =
+    double measured;
+    if (measured_kernel(a, kernel, elements, precision, &measured)) return measured;
+    const struct hardware_kernel_rate *rate =
         &a->kernels[kernel][precision == HARDWARE_FP32 ? 0 : 1];
-    if (measured->seconds_per_element > 0 || measured->fixed_seconds > 0)
-        return measured->fixed_seconds + elements * measured->seconds_per_element;
+    if (rate->seconds_per_element > 0 || rate->fixed_seconds > 0)
+        return rate->fixed_seconds + elements * rate->seconds_per_element;
     return price_bytes(a, bytes) + a->kernel_seconds.value;
 }
