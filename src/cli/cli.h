@@ -15,6 +15,7 @@ int verb_plan(int argc, char **argv);
 int verb_plot(int argc, char **argv);
 int verb_sample(int argc, char **argv);
 int verb_schedule(int argc, char **argv);
+int verb_simulate(int argc, char **argv);
 int verb_tokenizer(int argc, char **argv);
 int verb_trace(int argc, char **argv);
 int verb_train(int argc, char **argv);

@@ -25,6 +25,7 @@ static const struct verb {
     {"eval", verb_eval, "loss, perplexity and bits per byte of a text"},
     {"convert", verb_convert, "models to Hugging Face layout or GGUF; checks model folders"},
     {"schedule", verb_schedule, "draws a pipeline schedule, with its bubble and memory"},
+    {"simulate", verb_simulate, "whole runs under failures: effective time, interval, spares"},
     {"bench", verb_bench, "measures parts of the program on this machine"},
     {NULL, NULL, NULL},
 };

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_OPTIONS = 32 };
+enum { MOST_OPTIONS = 64 };
 
 static int unknown(const char *verb, const char *word, const struct option *options, int count,
                    struct err *err) {

@@ -1,0 +1,7 @@
+// A run taken from what `weft plan --json` printed.
+#pragma once
+#include "base/error.h"
+#include "simulate/runs.h"
+
+// Nodes, step time and, where they stand there, tokens, price, failures and length.
+int simulate_plan_read(const char *path, struct runs *runs, struct err *err);
