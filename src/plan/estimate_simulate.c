@@ -1,0 +1,62 @@
+// The step's lists, simulated. See estimate_parts.h.
+//
+// Once the pipeline is full, its lists repeat every so many micro-batches as there are ranks, and
+// so do their times: each further group of `ranks` micro-batches makes the step longer by the same
+// seconds. Of a long step a shorter one is simulated, and one with a group less; their difference
+// is the length of a group.
+#include "plan/estimate_parts.h"
+
+// Micro-batches that are simulated: all, or as many as fill the pipeline, with the same remainder.
+static int simulated(const struct job *job) {
+    int ranks = job->layout.mesh.size[MESH_PP], most = 5 * ranks + 8;
+    if (job->schedule == PIPELINE_FILE || job->micro_batches <= most + ranks)
+        return job->micro_batches;
+    return most + (job->micro_batches - most) % ranks;
+}
+
+int estimate_open_lists(const struct job *job, struct pipeline *pipeline, struct err *err) {
+    struct pipeline_shape shape = job_pipeline_shape(job, simulated(job));
+    return job->schedule == PIPELINE_FILE
+               ? pipeline_open_csv(pipeline, job->schedule_csv, "schedule", &shape, err)
+               : pipeline_open(pipeline, &shape, err);
+}
+
+int estimate_simulate(const struct job *job, struct pipeline *pipeline,
+                      const struct pipeline_costs *costs, double *seconds,
+                      struct pipeline_times *times, struct err *err) {
+    int whole = simulated(job), ranks = pipeline->shape.ranks;
+    double shorter = 0;
+    if (whole < job->micro_batches) {
+        struct pipeline_times less;
+        if (pipeline_remake(pipeline, whole - ranks, err) != 0 ||
+            pipeline_simulate(pipeline, costs, &less, err) != 0)
+            return -1;
+        shorter = less.total;
+        pipeline_times_free(&less);
+        if (pipeline_remake(pipeline, whole, err) != 0) return -1;
+    }
+    struct pipeline_times own;
+    if (pipeline_simulate(pipeline, costs, &own, err) != 0) return -1;
+    double groups = (double)(job->micro_batches - whole) / ranks;
+    *seconds = own.total + groups * (own.total - shorter);
+    if (times)
+        *times = own;
+    else
+        pipeline_times_free(&own);
+    return 0;
+}
+
+void estimate_fill_costs(const struct estimate_stage *stages, int count,
+                         struct pipeline_stage_costs *out) {
+    for (int s = 0; s < count; s++)
+        out[s] = (struct pipeline_stage_costs){.forward = stages[s].forward,
+                                               .input = stages[s].input,
+                                               .weight = stages[s].weight,
+                                               .backward = stages[s].backward,
+                                               .send_forward = stages[s].send_forward,
+                                               .send_backward = stages[s].send_backward,
+                                               .gather = stages[s].gather,
+                                               .gather_pieces = stages[s].gather_pieces,
+                                               .reduce = stages[s].reduce,
+                                               .reduce_pieces = stages[s].reduce_pieces};
+}

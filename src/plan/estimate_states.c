@@ -1,0 +1,207 @@
+// Messages of states (weights, gradients) over data ranks, and the update. See estimate_parts.h.
+#include "plan/estimate_parts.h"
+#include <math.h>
+
+void estimate_view_open(struct estimate_view *view, const struct job *job) {
+    *view = (struct estimate_view){.job = job};
+    job_cost_shape(job, &view->stack, &view->shape);
+}
+
+double estimate_message(struct estimate_view *view, enum mesh_group_kind group,
+                        enum network_kind kind, double bytes) {
+    const struct job *job = view->job;
+    enum network_algorithm chosen;
+    if (bytes <= 0) return 0;
+    if (!view->known[group]) {
+        view->groups[group] =
+            network_group_of(&job->cluster, &job->layout.mesh, group, job->model.kv_heads);
+        view->known[group] = true;
+    }
+    if (view->groups[group].size < 2) return 0;
+    return network_seconds(&job->cluster, &view->groups[group], kind, bytes, &chosen);
+}
+
+double estimate_weight_bytes(const struct estimate_view *view) {
+    if (view->stack.own) return (double)dtype_bytes(view->job->gather_type);
+    return view->job->precision == HARDWARE_FP32 ? 4 : 2;
+}
+
+double estimate_gradient_bytes(const struct estimate_view *view) {
+    return (double)dtype_bytes(view->stack.own ? view->job->reduce_type : view->stack.reduce);
+}
+
+static int shard_ranks(const struct job *job, bool expert) {
+    return mesh_group_size(&job->layout.mesh, expert ? GROUP_EXPERT_SHARD : GROUP_SHARD,
+                           job->model.kv_heads);
+}
+
+// ---- one vector of gradients or weights
+
+static double gather_seconds(struct estimate_view *view, struct job_elements e) {
+    double size = estimate_weight_bytes(view);
+    return estimate_message(view, GROUP_SHARD, NETWORK_ALL_GATHER, e.dense * size) +
+           estimate_message(view, GROUP_EXPERT_SHARD, NETWORK_ALL_GATHER, e.expert * size);
+}
+
+// To the shards, and between copies of a shard.
+static double scatter_part(struct estimate_view *view, bool expert, double bytes) {
+    return estimate_message(view, expert ? GROUP_EXPERT_SHARD : GROUP_SHARD, NETWORK_REDUCE_SCATTER,
+                            bytes) +
+           estimate_message(view, expert ? GROUP_EXPERT_REPLICA : GROUP_REPLICA, NETWORK_ALL_REDUCE,
+                            bytes / shard_ranks(view->job, expert));
+}
+
+static double scatter_seconds(struct estimate_view *view, struct job_elements e) {
+    double size = estimate_gradient_bytes(view);
+    return scatter_part(view, false, e.dense * size) + scatter_part(view, true, e.expert * size);
+}
+
+static double bucket_count(const struct estimate_view *view, double bytes) {
+    double bucket =
+        view->job->bucket_bytes ? (double)view->job->bucket_bytes : view->stack.bucket_bytes.value;
+    return bucket > 0 && bytes > bucket ? ceil(bytes / bucket) : 1;
+}
+
+// All gradients of a stage in buckets; vectors stay whole on every rank.
+static void reduce_once(struct estimate_view *view, struct job_elements e,
+                        struct estimate_stage *out) {
+    double size = estimate_gradient_bytes(view), pieces = 0, seconds = 0;
+    const double bytes[2] = {e.dense * size, e.expert * size};
+    for (int expert = 0; expert < 2; expert++) {
+        if (bytes[expert] <= 0) continue;
+        double n = bucket_count(view, bytes[expert]), each = bytes[expert] / n;
+        seconds += n * (view->job->layout.zero > 0
+                            ? scatter_part(view, expert, each)
+                            : estimate_message(view, expert ? GROUP_EXPERT_DATA : GROUP_DATA,
+                                               NETWORK_ALL_REDUCE, each));
+        pieces += n;
+    }
+    seconds += estimate_message(view, GROUP_DATA, NETWORK_ALL_REDUCE, e.vectors * size);
+    out->reduce = seconds;
+    out->reduce_pieces = view->stack.overlap_reduce && pieces > 1 ? (int)fmin(pieces, 1e6) : 1;
+}
+
+static void gather_once(struct estimate_view *view, struct job_elements e,
+                        struct estimate_stage *out) {
+    double bytes = (e.dense + e.expert) * estimate_weight_bytes(view);
+    double n = bucket_count(view, bytes);
+    e.dense /= n;
+    e.expert /= n;
+    out->gather = n * gather_seconds(view, e);
+    out->gather_pieces = (int)fmin(n, 1e6);
+}
+
+// ---- with every micro-batch
+
+static double later(double a, double b) {
+    return a > b ? a : b;
+}
+
+// Weights of a unit are gathered while the unit before it computes. Seconds over compute alone.
+static double exposed_forward(const struct estimate_unit *units, const double *gather, int count,
+                              bool beside) {
+    double all = gather[0];
+    for (int u = 0; u < count; u++) {
+        double next = u + 1 < count ? gather[u + 1] : 0;
+        all += beside ? later(0, next - units[u].forward) : next;
+    }
+    return all;
+}
+
+// Beside a unit's backward: the next unit's weights come (those of the first one are still there),
+// the unit before it hands in its gradients.
+static double exposed_backward(const struct estimate_unit *units, const double *gather,
+                               const double *scatter, int count, const struct stack *stack) {
+    double all = 0;
+    for (int u = count - 1; u >= 0; u--) {
+        double come = u > 0 ? gather[u - 1] : 0, go = u + 1 < count ? scatter[u + 1] : 0;
+        double beside = (stack->overlap_gather ? come : 0) + (stack->overlap_reduce ? go : 0);
+        all += come + go - beside + later(0, beside - units[u].backward - units[u].weight);
+    }
+    return all + scatter[0];
+}
+
+static void with_each_micro_batch(struct estimate_view *view, const struct estimate_unit *units,
+                                  int count, bool gathers, bool scatters,
+                                  struct estimate_stage *out) {
+    enum { MOST = MODEL_MAX_LAYERS + 2 };
+    double gather[MOST] = {0}, scatter[MOST] = {0};
+    double all_gathers = 0, all_scatters = 0;
+    for (int u = 0; u < count && u < MOST; u++) {
+        if (gathers) gather[u] = gather_seconds(view, units[u].elements);
+        if (scatters) scatter[u] = scatter_seconds(view, units[u].elements);
+        all_gathers += gather[u];
+        all_scatters += scatter[u];
+    }
+    out->shard_flight = 2 * all_gathers + all_scatters;
+    out->shard_forward = exposed_forward(units, gather, count, view->stack.overlap_gather);
+    out->shard_backward = exposed_backward(units, gather, scatter, count, &view->stack);
+}
+
+void estimate_states(struct estimate_view *view, const struct estimate_unit *units, int count,
+                     int stage, struct estimate_stage *out) {
+    const struct job *job = view->job;
+    int zero = job->layout.zero;
+    bool scatters = zero >= 2 && job->reduce_per_micro_batch && job->micro_batches > 1;
+    struct job_elements e = job_stage_elements(job, stage);
+    if (zero == 3 && job->reduce_per_micro_batch) scatters = true;
+    if (zero == 3 || scatters) with_each_micro_batch(view, units, count, zero == 3, scatters, out);
+    if (!scatters) reduce_once(view, e, out);
+    // by unit, as they are sharded
+    if (!scatters && zero >= 2 && view->stack.overlap_reduce) out->reduce_pieces = count;
+    if ((zero == 1 || zero == 2) && view->stack.overlap_gather) gather_once(view, e, out);
+}
+
+// ---- the update
+
+static void add_elements(struct job_elements *sum, struct job_elements e) {
+    sum->dense += e.dense;
+    sum->expert += e.expert;
+    sum->vectors += e.vectors;
+}
+
+static double tied_seconds(const struct estimate_view *view, int rank) {
+    const struct job *job = view->job;
+    const struct layout *l = &job->layout;
+    int first = layout_stage_rank(l, 0), last = layout_stage_rank(l, layout_stages(l) - 1);
+    if (!job->model.tied_head || first == last || (rank != first && rank != last)) return 0;
+    double elements = (double)job->model.vocab / l->mesh.size[MESH_TP] * job->model.hidden;
+    return network_send_seconds(&job->cluster, &l->mesh, MESH_PP,
+                                elements * estimate_gradient_bytes(view));
+}
+
+void estimate_update_of(struct estimate_view *view, int rank, struct estimate_update *out) {
+    const struct job *job = view->job;
+    const struct layout *l = &job->layout;
+    struct job_elements all = {0};
+    *out = (struct estimate_update){.host = view->stack.step_seconds.value};
+    for (int s = 0; s < layout_stages(l); s++)
+        if (layout_stage_rank(l, s) == rank) add_elements(&all, job_stage_elements(job, s));
+    double dense = all.dense, expert = all.expert;
+    if (l->zero > 0) {
+        dense /= shard_ranks(job, false);
+        expert /= shard_ranks(job, true);
+    }
+    double own = dense + expert + all.vectors;
+    out->update = cost_update_seconds(&view->shape, own, own);
+    out->tied = tied_seconds(view, rank);
+    if (l->sequence_parallel)
+        out->partial = estimate_message(view, GROUP_TP, NETWORK_ALL_REDUCE,
+                                        all.vectors * estimate_gradient_bytes(view));
+    out->norm = estimate_message(view, GROUP_WORLD, NETWORK_ALL_REDUCE, sizeof(double));
+    if ((l->zero == 1 || l->zero == 2) && !view->stack.overlap_gather)
+        out->gather = gather_seconds(view, all);
+}
+
+double estimate_update_sum(const struct estimate_update *u) {
+    return u->update + u->tied + u->partial + u->norm + u->gather + u->host;
+}
+
+int estimate_updates(const struct job *job, struct estimate_update *updates, struct err *err) {
+    struct estimate_view view;
+    if (job_check(job, err) != 0) return -1;
+    estimate_view_open(&view, job);
+    for (int r = 0; r < job->layout.mesh.size[MESH_PP]; r++)
+        estimate_update_of(&view, r, &updates[r]);
+    return 0;
+}
