@@ -1,5 +1,6 @@
 // A pipeline's timeline as SVG: a row per rank, time to the right. Colours follow the reader's
 // light or dark setting. See pipeline.h.
+#include "base/svg.h"
 #include "schedule/pipeline_parts.h"
 #include <stdio.h>
 #include <string.h>
@@ -9,9 +10,9 @@ enum { LEFT = 64, RIGHT = 16, TOP = 64, ROW = 30, GAP = 6, FOOT = 28, LEAST = 64
 struct drawing {
     const struct pipeline *p;
     const struct pipeline_times *t;
-    struct text *out;
+    struct svg svg;
     double scale; // pixels per second
-    int width, failed;
+    int width;
 };
 
 static const struct kind {
@@ -25,41 +26,16 @@ static const struct kind {
              {ACTION_STEP, 's', "step"}};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-static void put_escaped(struct drawing *d, const char *text) {
-    for (; *text; text++) {
-        const char *entity = *text == '<'   ? "&lt;"
-                             : *text == '>' ? "&gt;"
-                             : *text == '&' ? "&amp;"
-                                            : NULL;
-        d->failed |= entity ? text_puts(d->out, entity) : text_put(d->out, text, 1);
-    }
-}
-
 static void put_head(struct drawing *d, const char *title) {
-    int height = TOP + d->p->shape.ranks * (ROW + GAP) + FOOT;
-    d->failed |= text_printf(d->out,
-                             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
-                             "width=\"%d\" height=\"%d\" role=\"img\">\n<title>",
-                             d->width, height, d->width, height);
-    put_escaped(d, title);
     // Second and later stages of a rank (.n) are paler. Text on a box is dark in both settings.
-    d->failed |= text_puts(
-        d->out, "</title>\n<style>\n"
-                "svg{background:#fff}\n"
-                "text{font:13px system-ui,-apple-system,\"Segoe UI\",Helvetica,Arial,sans-serif;"
-                "fill:#57606a}\n"
-                ".title{font-size:16px;font-weight:600;fill:#1f2328}\n"
-                ".m text{font-size:11px;fill:#0d1117;text-anchor:middle}\n"
-                ".idle{fill:#eaeef2}\n"
-                ".f{fill:#79b8ff}.b{fill:#7ee0a0}.i{fill:#6fd6d0}.w{fill:#ffd27a}.s{fill:#b8a6f0}\n"
-                ".f.n{fill:#c2deff}.b.n{fill:#c6f2d4}.i.n{fill:#c3eeeb}.w.n{fill:#ffecc4}\n"
-                "path{stroke:#fff;stroke-width:1}\n"
-                "@media (prefers-color-scheme:dark){\n"
-                "svg{background:#0d1117}\ntext{fill:#9198a1}\n.title{fill:#f0f6fc}\n"
-                ".idle{fill:#21262d}\npath{stroke:#0d1117}\n}\n</style>\n");
-    d->failed |= text_printf(d->out, "<text class=\"title\" x=\"%d\" y=\"24\">", LEFT);
-    put_escaped(d, title);
-    d->failed |= text_puts(d->out, "</text>\n");
+    svg_begin(&d->svg, d->width, TOP + d->p->shape.ranks * (ROW + GAP) + FOOT, title,
+              ".m text{font-size:11px;fill:#0d1117;text-anchor:middle}\n"
+              ".idle{fill:#eaeef2}\n"
+              ".f{fill:#79b8ff}.b{fill:#7ee0a0}.i{fill:#6fd6d0}.w{fill:#ffd27a}.s{fill:#b8a6f0}\n"
+              ".f.n{fill:#c2deff}.b.n{fill:#c6f2d4}.i.n{fill:#c3eeeb}.w.n{fill:#ffecc4}\n"
+              "path{stroke:#fff;stroke-width:1}\n",
+              ".idle{fill:#21262d}\npath{stroke:#0d1117}\n");
+    svg_text(&d->svg, LEFT, 24, "class=\"title\"", title);
 }
 
 static struct action action_of(const struct drawing *d, const struct pipeline_span *s) {
@@ -88,46 +64,45 @@ static int put_boxes(struct drawing *d, const struct kind *kind, bool later) {
             is_later_stage(d, s) != later)
             continue;
         if (count++ == 0)
-            d->failed |=
-                text_printf(d->out, "<path class=\"%c%s\" d=\"", kind->class, later ? " n" : "");
+            svg_put(&d->svg, "<path class=\"%c%s\" d=\"", kind->class, later ? " n" : "");
         double width = (s->end - s->begin) * d->scale;
-        d->failed |= text_printf(d->out, "M%.1f %dh%.1fv%dh-%.1fz", LEFT + s->begin * d->scale,
-                                 row_top(s->rank), width, ROW, width);
+        svg_put(&d->svg, "M%.1f %dh%.1fv%dh-%.1fz", LEFT + s->begin * d->scale, row_top(s->rank),
+                width, ROW, width);
     }
-    if (count) d->failed |= text_puts(d->out, "\"/>\n");
+    if (count) svg_put(&d->svg, "\"/>\n");
     return count;
 }
 
 // Micro-batch numbers where they fit.
 static void put_numbers(struct drawing *d) {
-    d->failed |= text_puts(d->out, "<g class=\"m\">\n");
+    svg_put(&d->svg, "<g class=\"m\">\n");
     for (int k = 0; k < d->t->span_count; k++) {
         const struct pipeline_span *s = &d->t->spans[k];
         struct action a = action_of(d, s);
         double width = (s->end - s->begin) * d->scale;
         if (s->wait || a.kind == ACTION_STEP || width < (a.micro_batch < 10 ? 8 : 14)) continue;
-        d->failed |= text_printf(d->out, "<text x=\"%.1f\" y=\"%d\">%d</text>\n",
-                                 LEFT + (s->begin + s->end) / 2 * d->scale,
-                                 row_top(s->rank) + ROW / 2 + 4, a.micro_batch);
+        svg_put(&d->svg, "<text x=\"%.1f\" y=\"%d\">%d</text>\n",
+                LEFT + (s->begin + s->end) / 2 * d->scale, row_top(s->rank) + ROW / 2 + 4,
+                a.micro_batch);
     }
-    d->failed |= text_puts(d->out, "</g>\n");
+    svg_put(&d->svg, "</g>\n");
 }
 
 static void put_legend_entry(struct drawing *d, double *x, const char *class, const char *name) {
-    d->failed |= text_printf(d->out,
-                             "<path class=\"%s\" d=\"M%.0f 38h14v14h-14z\"/>"
-                             "<text x=\"%.0f\" y=\"50\">%s</text>\n",
-                             class, *x, *x + 19, name);
+    svg_put(&d->svg,
+            "<path class=\"%s\" d=\"M%.0f 38h14v14h-14z\"/>"
+            "<text x=\"%.0f\" y=\"50\">%s</text>\n",
+            class, *x, *x + 19, name);
     *x += 40 + 7.0 * (double)strlen(name);
 }
 
 static void put_rows(struct drawing *d) {
     for (int r = 0; r < d->p->shape.ranks; r++)
-        d->failed |= text_printf(d->out,
-                                 "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">rank %d</text>"
-                                 "<path class=\"idle\" d=\"M%d %dh%.1fv%dh-%.1fz\"/>\n",
-                                 LEFT - 8, row_top(r) + ROW / 2 + 4, r, LEFT, row_top(r),
-                                 d->t->total * d->scale, ROW, d->t->total * d->scale);
+        svg_put(&d->svg,
+                "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">rank %d</text>"
+                "<path class=\"idle\" d=\"M%d %dh%.1fv%dh-%.1fz\"/>\n",
+                LEFT - 8, row_top(r) + ROW / 2 + 4, r, LEFT, row_top(r), d->t->total * d->scale,
+                ROW, d->t->total * d->scale);
 }
 
 int pipeline_draw_svg(const struct pipeline *p, const struct pipeline_times *t, const char *title,
@@ -136,7 +111,13 @@ int pipeline_draw_svg(const struct pipeline *p, const struct pipeline_times *t, 
     for (int r = 0; r < p->shape.ranks; r++)
         if (longest < p->compute[r].count) longest = p->compute[r].count;
     int wanted = LEFT + RIGHT + longest * 22;
-    struct drawing d = {p, t, out, 0, wanted < LEAST ? LEAST : wanted > MOST ? MOST : wanted, 0};
+    struct drawing d = {p,
+                        t,
+                        {.out = out},
+                        0,
+                        wanted < LEAST  ? LEAST
+                        : wanted > MOST ? MOST
+                                        : wanted};
     if (t->total > 0) d.scale = (d.width - LEFT - RIGHT) / t->total;
     double x = LEFT;
     put_head(&d, title);
@@ -148,12 +129,11 @@ int pipeline_draw_svg(const struct pipeline *p, const struct pipeline_times *t, 
     }
     put_legend_entry(&d, &x, "idle", "idle");
     if (p->shape.chunks > 1)
-        d.failed |= text_printf(
-            d.out, "<text x=\"%.0f\" y=\"50\">paler: later stages of a rank</text>\n", x);
+        svg_put(&d.svg, "<text x=\"%.0f\" y=\"50\">paler: later stages of a rank</text>\n", x);
     put_numbers(&d);
-    d.failed |= text_printf(d.out,
-                            "<text x=\"%d\" y=\"%d\">time; numbers are micro-batches</text>\n"
-                            "</svg>\n",
-                            LEFT, row_top(p->shape.ranks) + 16);
-    return d.failed ? -1 : 0;
+    svg_put(&d.svg,
+            "<text x=\"%d\" y=\"%d\">time; numbers are micro-batches</text>\n"
+            "</svg>\n",
+            LEFT, row_top(p->shape.ranks) + 16);
+    return d.svg.failed ? -1 : 0;
 }
