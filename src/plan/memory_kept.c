@@ -1,0 +1,144 @@
+// The activations of a layer by the terms of Korthikanti et al. 2022 (arXiv 2205.05198, section 4:
+// s b h (10 + 24 / t + 5 a s / (h t)) bytes for a GPT layer), each tensor by itself, so that other
+// models and stacks change the terms that they change: grouped heads, gated MLPs, experts, fused
+// kernels, no dropout, attention without stored scores, sequence parallelism.
+#include "plan/memory_kept.h"
+
+struct layer_shape {
+    const struct job *job;
+    const struct model_config *whole;
+    struct model_config local; // sizes of a rank
+    double tokens;             // of a micro-batch on this rank
+    double rows;               // of them in the residual stream: cut under sequence parallelism
+    double element;            // bytes
+    bool experts;
+    enum engine_recompute mode;
+    struct plan_layer *out;
+};
+
+static void keep(struct layer_shape *s, const char *name, double bytes) {
+    if (bytes <= 0 || s->out->count == PLAN_MOST_KEPT) return;
+    s->out->kept[s->out->count++] = (struct plan_kept){name, bytes};
+    s->out->kept_bytes += bytes;
+}
+
+static double residual(const struct layer_shape *s) {
+    return s->rows * s->whole->hidden * s->element;
+}
+
+static void keep_norm(struct layer_shape *s, const char *name) {
+    const struct stack *stack = s->job->stack;
+    keep(s, name, residual(s));
+    // A norm out of single operations keeps its input in FP32, and the normalised value.
+    if (!stack->fused_norm) keep(s, "norm in parts", s->rows * s->whole->hidden * 8);
+}
+
+static double scores_bytes(const struct layer_shape *s) {
+    double pairs = s->tokens * s->local.heads * s->job->context;
+    double each = s->element + (s->job->dropout > 0 ? 1 + s->element : 0);
+    if (s->job->stack->flash_attention) return 0;
+    // scaled and masked scores beside the probabilities, where softmax is not one kernel with them
+    return pairs * (each + (s->job->stack->fused_softmax ? 0 : 2 * s->element));
+}
+
+static void keep_attention(struct layer_shape *s) {
+    const struct model_config *c = &s->local;
+    double t = s->tokens * s->element;
+    double q = (double)model_q_width(c), kv = (double)model_kv_width(c);
+    keep_norm(s, "norm1");
+    if (model_is_latent(c)) {
+        // latents before and after their norms, the heads' queries, keys and values
+        keep(s, "latents", 2 * t * (double)model_latent_width(c));
+        keep(s, "qkv", t * (double)model_qkv_width(c));
+    } else {
+        keep(s, "qkv", t * (q + 2 * kv));
+    }
+    // The rotated ones stand beside the product's whole output, of which the values are a part.
+    if (!c->learned_positions) keep(s, "rotated", t * (q + kv));
+    if (s->mode == RECOMPUTE_NONE) keep(s, "scores", scores_bytes(s));
+    keep(s, "attention", t * (double)model_value_width(c));
+    if (s->job->stack->flash_attention) keep(s, "lse", s->tokens * c->heads * 4);
+    if (s->job->dropout > 0) keep(s, "mask1", s->rows * s->whole->hidden);
+}
+
+static void keep_mlp(struct layer_shape *s) {
+    const struct model_config *c = &s->local;
+    double t = s->tokens * s->element, up = c->activation == ACTIVATION_SWIGLU ? 2.0 : 1.0;
+    if (s->mode == RECOMPUTE_SELECTIVE_MLP) return;
+    keep(s, "up", t * up * c->ffn);
+    keep(s, "activated", t * c->ffn);
+    if (!s->job->stack->fused_activation && c->activation == ACTIVATION_SWIGLU)
+        keep(s, "gate activated", t * c->ffn);
+}
+
+// Rows go to top_k experts each; with even routing every rank gets as many as it sends.
+static void keep_experts(struct layer_shape *s) {
+    const struct model_config *c = &s->local;
+    double rows = s->tokens * c->top_k * s->job->imbalance, experts = s->whole->experts;
+    double shared = s->tokens * s->element * c->shared_ffn;
+    keep(s, "router", s->tokens * experts * (2 * 4 + 1)); // logits and scores FP32, choices
+    keep(s, "rows of experts", rows * s->whole->hidden * s->element);
+    if (s->mode == RECOMPUTE_SELECTIVE_MLP) return;
+    keep(s, "up of experts", rows * 2 * c->expert_ffn * s->element);
+    keep(s, "activated of experts", rows * c->expert_ffn * s->element);
+    keep(s, "shared expert", 3 * shared);
+}
+
+static void keep_all(struct layer_shape *s) {
+    keep(s, "input", residual(s));
+    if (s->mode == RECOMPUTE_FULL) return;
+    keep_attention(s);
+    keep(s, "middle", residual(s));
+    keep_norm(s, "norm2");
+    if (s->experts)
+        keep_experts(s);
+    else
+        keep_mlp(s);
+    if (s->job->dropout > 0) keep(s, "mask2", s->rows * s->whole->hidden);
+}
+
+// Gradients of one block on their way: of the residual stream, of the widest product's output and
+// its input.
+static double gradient_bytes(const struct layer_shape *s) {
+    const struct model_config *c = &s->local;
+    double up = c->activation == ACTIVATION_SWIGLU ? 3.0 : 2.0, wide = up * c->ffn;
+    if (s->experts) {
+        wide = s->local.top_k * s->job->imbalance * (3.0 * c->expert_ffn + 2.0 * c->hidden);
+        wide += 3.0 * c->shared_ffn;
+    }
+    return 2 * residual(s) + s->tokens * s->element * wide;
+}
+
+// Outputs' gradients of all products, from the input half of backward to the weight half.
+static double flow_bytes(const struct layer_shape *s) {
+    const struct model_config *c = &s->local;
+    double up = c->activation == ACTIVATION_SWIGLU ? 2.0 : 1.0, wide = up * c->ffn;
+    if (s->experts)
+        wide = s->local.top_k * s->job->imbalance * (2.0 * c->expert_ffn + c->hidden) +
+               2.0 * c->shared_ffn;
+    return 2 * residual(s) + s->tokens * s->element * (wide + (double)model_qkv_width(c));
+}
+
+void plan_layer_kept(const struct job *job, int layer, struct plan_layer *out) {
+    const struct mesh *mesh = &job->layout.mesh;
+    struct layer_shape s = {.job = job,
+                            .whole = &job->model,
+                            .local = job->model,
+                            .tokens = (double)job->rows * job->context / mesh->size[MESH_CP],
+                            .element = job->precision == HARDWARE_FP32 ? 4 : 2,
+                            .experts = model_layer_has_experts(&job->model, layer),
+                            .mode = job->recompute,
+                            .out = out};
+    struct plan_layer whole = {.count = 0};
+    layout_local_sizes(&s.local, &job->layout);
+    s.rows = job->layout.sequence_parallel ? s.tokens / mesh->size[MESH_TP] : s.tokens;
+    *out = (struct plan_layer){.count = 0};
+    keep_all(&s);
+    out->working_bytes = gradient_bytes(&s);
+    out->flow_bytes = flow_bytes(&s);
+    if (s.mode == RECOMPUTE_NONE) return;
+    s.mode = RECOMPUTE_NONE;
+    s.out = &whole;
+    keep_all(&s);
+    out->working_bytes += whole.kept_bytes - out->kept_bytes;
+}
