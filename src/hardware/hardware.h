@@ -36,8 +36,10 @@ const char *hardware_precision_name(enum hardware_precision precision); // "bf16
 enum hardware_form {
     HARDWARE_FORWARD, // y = x w^T
     HARDWARE_INPUT,   // dx = dy w
-    HARDWARE_WEIGHT   // dw (+)= dy^T x
+    HARDWARE_WEIGHT,  // dw (+)= dy^T x
+    HARDWARE_FORMS
 };
+const char *hardware_form_name(enum hardware_form form); // "forward", "input", "weight"
 // A product measured; seconds of one. `ranks` of `threads` threads were busy at once; 0: not said.
 struct hardware_product {
     enum hardware_precision precision;
@@ -115,7 +117,9 @@ struct accelerator {
     struct figure kernel_seconds; // fixed cost of a kernel on the device
     struct figure flash_forward, flash_backward; // share of `dense` that fused attention reaches at
                                                  // head_dim 128 and a long context
-    struct hardware_attention *attention;        // or measured
+    struct figure flash2_forward, flash2_backward; // the same of FlashAttention-2, whose kernels
+                                                   // were written for Ampere
+    struct hardware_attention *attention;          // or measured
     int attention_count;
     struct hardware_kernel_rate kernels[HARDWARE_KERNELS][2]; // measured; [1] BF16, [0] FP32
     struct hardware_kernel_point *kernel_points;              // or so

@@ -8,12 +8,23 @@
 #include "hardware/hardware.h"
 #include <stdbool.h>
 
+// What selective recomputation means.
+enum stack_selective {
+    STACK_SELECTIVE_OWN,  // as docs/definitions.md: norms, activation, casts
+    STACK_SELECTIVE_CORE, // the attention core alone (Megatron, 2022)
+    STACK_SELECTIVE_HALF  // every second product is done again (torchtitan's "op")
+};
+
 struct stack {
     const char *name, *title, *source;
     bool own;              // weft's engine: memory is the engine's own enumeration
     bool flash_attention;  // scores are never stored
+    bool older_attention;  // FlashAttention-2 also where there are kernels for the generation
     bool fused_softmax;    // scale, mask, softmax in one kernel (only where scores are stored)
     bool fused_activation; // bias and activation in one kernel
+    bool fused_residual;   // bias, dropout and residual in one kernel
+    bool fused_accumulate; // the weight-gradient product adds into the FP32 gradient itself
+    enum stack_selective selective;
     bool fused_norm, fused_rope, fused_loss;
     bool dropout;                  // masks are made and kept
     bool sequence_parallel;        // where tp > 1, unless a job says otherwise
