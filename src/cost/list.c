@@ -161,13 +161,19 @@ void cost_linear_input(struct cost_list *l, const char *name, int64_t m, int64_t
     cost_product(l, name, HARDWARE_INPUT, m, n, k)->precision = l->shape->precision;
 }
 
-// The sum over micro-batches: read and written in the type of gradients, in place of the product's
-// own result.
 void cost_linear_weight(struct cost_list *l, const char *name, int64_t m, int64_t n, int64_t k) {
     struct cost_op *op = cost_product(l, name, HARDWARE_WEIGHT, m, n, k);
     op->precision = l->shape->precision;
     if (l->stack->own) return; // what its products measure
-    op->bytes = (double)n * (double)k * 2 * (double)dtype_bytes(l->stack->gradient);
+    cost_accumulate(l, op);
+}
+
+void cost_accumulate(struct cost_list *l, struct cost_op *op) {
+    double elements = (double)op->batch * (double)op->n * (double)op->k;
+    op->bytes = elements * 2 * (double)dtype_bytes(l->stack->gradient);
+    if (l->stack->fused_accumulate) return;
+    op->bytes += elements * 2; // the product's result is read again
+    op->launches++;
 }
 
 // ---- tensor parallelism ------------------------------------------------------------------------

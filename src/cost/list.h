@@ -38,12 +38,15 @@ struct cost_op *cost_attention(struct cost_list *l, const char *name,
 void cost_linear(struct cost_list *l, const char *name, int64_t m, int64_t n, int64_t k);
 void cost_linear_input(struct cost_list *l, const char *name, int64_t m, int64_t n, int64_t k);
 void cost_linear_weight(struct cost_list *l, const char *name, int64_t m, int64_t n, int64_t k);
+// The sum over micro-batches of a weight's gradient: read and written in the type of gradients.
+void cost_accumulate(struct cost_list *l, struct cost_op *op);
 
 // Tensor parallelism: all tokens of what is cut over the ranks; the sum of partial results.
 void cost_gather(struct cost_list *l, const char *name);
 void cost_reduce(struct cost_list *l, const char *name);
 
 // The block between the projections: rotation, attention, forward and backward.
+void cost_rotate(struct cost_list *l, bool backward);
 void cost_attention_forward(struct cost_list *l);
 void cost_attention_backward(struct cost_list *l);
 void cost_context_keys(struct cost_list *l, bool backward);

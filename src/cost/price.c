@@ -124,6 +124,12 @@ static double width_share(double head_dim) {
     return fmin(1, head_dim / (head_dim + exponentials) * (stated + exponentials) / stated);
 }
 
+static double flash_share(const struct accelerator *a, bool older, bool backward) {
+    double share = backward ? a->flash_backward.value : a->flash_forward.value;
+    double of_older = backward ? a->flash2_backward.value : a->flash2_forward.value;
+    return positive(older && of_older > 0 ? of_older : share, 0.5);
+}
+
 double price_attention(const struct accelerator *a, const struct price_attention *s,
                        bool backward) {
     const double block = 128;
@@ -138,7 +144,7 @@ double price_attention(const struct accelerator *a, const struct price_attention
     if (s->causal)
         pairs = fmin(pairs + (double)s->queries * block, (double)s->queries * (double)s->keys);
     double flops = (backward ? 4 : 2) * pairs * heads * ((double)s->head_dim + value_dim);
-    double share = positive(backward ? a->flash_backward.value : a->flash_forward.value, 0.5);
+    double share = flash_share(a, s->older, backward);
     double rate = dense_rate(a, s->precision) * share * width_share((double)s->head_dim);
     double blocks = heads * ceil_div((double)s->queries, block);
     if (a->units > 1) rate *= blocks / (ceil_div(blocks, a->units) * a->units);

@@ -27,10 +27,11 @@ static double message_seconds(const struct cost_shape *s, const struct cost_op *
     return network_seconds(s->cluster, &groups->group[op->group], op->message, op->bytes, &chosen);
 }
 
-static double product_seconds(const struct accelerator *a, const struct cost_op *op) {
+static double product_seconds(const struct cost_shape *s, const struct cost_op *op) {
+    const struct accelerator *a = &s->cluster->accelerator;
     double extra = op->bytes > 0 ? price_bytes(a, op->bytes) : 0;
     // The engine's chunks run one after the other; grouped products of others are one kernel.
-    if (op->launches > 1)
+    if (s->stack->own)
         return (double)op->batch *
                    price_product_form(a, op->form, op->precision, op->m, op->n, op->k, 1) +
                extra;
@@ -42,7 +43,7 @@ static double op_seconds(const struct cost_shape *s, const struct cost_op *op,
     const struct accelerator *a = &s->cluster->accelerator;
     switch (op->kind) {
     case COST_PRODUCT:
-        return product_seconds(a, op);
+        return product_seconds(s, op);
     case COST_ATTENTION:
         return price_attention(a, &op->attention, op->form == HARDWARE_INPUT);
     case COST_KERNEL: {

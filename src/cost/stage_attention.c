@@ -8,7 +8,7 @@ static double pairs(const struct cost_list *l) {
     return (double)flops_attended_pairs(l->shape->context, window) / l->cp;
 }
 
-static void rotate(struct cost_list *l, bool backward) {
+void cost_rotate(struct cost_list *l, bool backward) {
     bool normed = l->model->qk_norm != QK_NORM_NONE;
     if (l->model->learned_positions && !normed) return;
     enum hardware_kernel kernel = backward ? KERNEL_ROPE_BACKWARD : KERNEL_ROPE;
@@ -51,7 +51,8 @@ static struct price_attention fused_shape(const struct cost_list *l) {
                                     .kv_heads = l->kv_heads,
                                     .head_dim = l->head_dim,
                                     .value_dim = l->value_dim,
-                                    .causal = true};
+                                    .causal = true,
+                                    .older = l->stack->older_attention};
 }
 
 static void fused(struct cost_list *l, bool backward) {
@@ -125,7 +126,7 @@ static void stored_backward(struct cost_list *l) {
 // ---- entry -------------------------------------------------------------------------------------
 
 void cost_attention_forward(struct cost_list *l) {
-    rotate(l, false);
+    cost_rotate(l, false);
     cost_context_keys(l, false);
     if (l->stack->flash_attention)
         fused(l, false);
@@ -139,5 +140,5 @@ void cost_attention_backward(struct cost_list *l) {
         fused(l, true);
     else
         stored_backward(l);
-    rotate(l, true);
+    cost_rotate(l, true);
 }

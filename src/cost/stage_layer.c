@@ -73,7 +73,7 @@ void cost_join_forward(struct cost_list *l, bool bias) {
     }
     struct cost_op *op = cost_kernel(l, "add", KERNEL_ADD, stream(l), 3 * l->element);
     if (drops) op->bytes += stream(l); // the mask
-    if (l->stack->fused_activation) return;
+    if (l->stack->fused_residual) return;
     op->launches += bias + drops;
     op->bytes += stream(l) * l->element * 2 * (bias + drops);
 }
@@ -278,22 +278,33 @@ static void recompute_own(struct cost_list *l) {
     cost_norm_forward(l, false);
 }
 
+// Of the products of a layer that are apart in torchtitan (q, k, v, out, gate, up, down) every
+// second one is done again, and all that is no product.
+static void recompute_half(struct cost_list *l) {
+    cost_norm_forward(l, false);
+    cost_linear(l, "k", l->tokens, l->kv_heads * l->head_dim, l->hidden);
+    cost_rotate(l, false);
+    cost_linear(l, "out", l->tokens, l->hidden, l->heads * l->value_dim);
+    cost_join_forward(l, l->model->out_bias);
+    cost_norm_forward(l, false);
+    if (has_experts(l)) return;
+    cost_linear(l, "up", l->tokens, l->ffn, l->hidden);
+    cost_activation_forward(l, (double)l->tokens, (double)l->ffn);
+}
+
 // Checkpointing of a layer runs all of its forward pass; "selective" redoes the attention between
-// the projections (Korthikanti et al. 2022).
+// the projections (Korthikanti et al. 2022) or what the stack says.
 static void recompute_other(struct cost_list *l) {
-    switch (l->shape->recompute) {
-    case RECOMPUTE_FULL:
+    enum engine_recompute mode = l->shape->recompute;
+    if (mode == RECOMPUTE_FULL) {
         forward(l);
-        return;
-    case RECOMPUTE_SELECTIVE:
+    } else if (l->stack->selective == STACK_SELECTIVE_HALF) {
+        recompute_half(l);
+    } else if (l->stack->selective == STACK_SELECTIVE_CORE) {
         cost_attention_forward(l);
-        return;
-    case RECOMPUTE_SELECTIVE_MLP:
-        cost_attention_forward(l);
-        if (!has_experts(l)) mlp_up(l);
-        return;
-    case RECOMPUTE_NONE:
-        return;
+        if (mode == RECOMPUTE_SELECTIVE_MLP && !has_experts(l)) mlp_up(l);
+    } else {
+        recompute_own(l);
     }
 }
 

@@ -36,9 +36,7 @@ static void grouped(struct cost_list *l, const char *name, enum hardware_form fo
     op->precision = l->shape->precision;
     op->flops = flops;
     if (!l->stack->own) {
-        if (form == HARDWARE_WEIGHT)
-            op->bytes = (double)r->local * (double)n * (double)k * 2 *
-                        (double)dtype_bytes(l->stack->gradient);
+        if (form == HARDWARE_WEIGHT) cost_accumulate(l, op);
         return;
     }
     int64_t chunks = (r->each + OWN_CHUNK - 1) / OWN_CHUNK;
