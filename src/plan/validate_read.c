@@ -1,0 +1,143 @@
+// Rows of a published table as numbers. See validate.h.
+#include "plan/validate.h"
+#include "plan/validate_csv.h"
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { TEXT, WHOLE, LARGE, REAL };
+static const struct field {
+    const char *column;
+    enum kind kind;
+    size_t at;
+    bool needed;
+} fields[] = {
+#define AT(field_) offsetof(struct published, field_)
+    {"source_id", TEXT, AT(source), true},
+    {"where_in_source", TEXT, AT(place), false},
+    {"model_name", TEXT, AT(model), false},
+    {"gpu", TEXT, AT(gpu), true},
+    {"schedule", TEXT, AT(schedule), false},
+    {"recompute", TEXT, AT(recompute), false},
+    {"precision", TEXT, AT(precision), false},
+    {"flops_definition", TEXT, AT(definition), false},
+    {"notes", TEXT, AT(notes), false},
+    {"params_b", REAL, AT(params_billions), false},
+    {"layers", WHOLE, AT(layers), false},
+    {"hidden", WHOLE, AT(hidden), false},
+    {"ffn", WHOLE, AT(ffn), false},
+    {"heads", WHOLE, AT(heads), false},
+    {"kv_heads", WHOLE, AT(kv_heads), false},
+    {"vocab", WHOLE, AT(vocab), false},
+    {"seq_len", WHOLE, AT(context), false},
+    {"moe_experts", WHOLE, AT(experts), false},
+    {"moe_topk", WHOLE, AT(top_k), false},
+    {"gpu_mem_gb", REAL, AT(gpu_memory_gb), false},
+    {"n_gpus", WHOLE, AT(gpus), true},
+    {"gpus_per_node", WHOLE, AT(per_node), false},
+    {"inter_node_gbps_per_gpu", REAL, AT(link_gbits), false},
+    {"tp", WHOLE, AT(tp), false},
+    {"sp", WHOLE, AT(sequence_parallel), false},
+    {"pp", WHOLE, AT(pp), false},
+    {"vpp", WHOLE, AT(vpp), false},
+    {"cp", WHOLE, AT(cp), false},
+    {"ep", WHOLE, AT(ep), false},
+    {"dp", WHOLE, AT(dp), false},
+    {"zero_stage", WHOLE, AT(zero), false},
+    {"micro_batch", WHOLE, AT(rows), false},
+    {"global_batch_seqs", LARGE, AT(sequences), false},
+    {"flash_attention", WHOLE, AT(flash), false},
+    {"iter_time_s", REAL, AT(seconds), false},
+    {"tokens_per_s_per_gpu", REAL, AT(tokens_per_second), false},
+    {"tflops_per_gpu", REAL, AT(tflops), false},
+    {"mfu_pct", REAL, AT(mfu), false},
+    {"hfu_pct", REAL, AT(hfu), false},
+    {"peak_mem_gb", REAL, AT(memory_gb), false},
+#undef AT
+};
+enum { FIELDS = sizeof fields / sizeof fields[0] };
+static const double largest = 1e15;
+
+static int read_number(const char *cell, double *out) {
+    char *end;
+    errno = 0;
+    *out = strtod(cell, &end);
+    while (*end == ' ') end++;
+    return *end || end == cell || errno || !isfinite(*out) || *out < 0 || *out > largest ? -1 : 0;
+}
+
+static int read_cell(const struct field *field, const char *cell, char *row, const char *name,
+                     int line, struct err *err) {
+    void *at = row + field->at;
+    if (field->kind == TEXT) {
+        *(const char **)at = cell;
+        return 0;
+    }
+    double value = field->kind == REAL ? NAN : -1;
+    while (*cell == ' ') cell++;
+    if (*cell && read_number(cell, &value) != 0)
+        return err_set(err, ERR_DATA,
+                       "%s, line %d: %s is \"%.40s\"; expected a number of 0 or more", name, line,
+                       field->column, cell);
+    if (field->kind == REAL) {
+        *(double *)at = value;
+        return 0;
+    }
+    if (value != floor(value) || (field->kind == WHOLE && value > 1 << 30))
+        return err_set(err, ERR_DATA, "%s, line %d: %s is \"%.40s\"; expected a whole number", name,
+                       line, field->column, cell);
+    if (field->kind == WHOLE)
+        *(int *)at = (int)value;
+    else
+        *(int64_t *)at = (int64_t)value;
+    return 0;
+}
+
+static int read_rows(const struct csv *csv, const char *name, struct published *rows,
+                     struct err *err) {
+    int column[FIELDS];
+    for (int f = 0; f < FIELDS; f++) {
+        column[f] = csv_column(csv, fields[f].column);
+        if (column[f] < 0 && fields[f].needed)
+            return err_set(err, ERR_DATA,
+                           "%s: no column \"%s\"; expected a table of published measurements, see "
+                           "docs/validation.md",
+                           name, fields[f].column);
+    }
+    for (int i = 0; i < csv->rows; i++) {
+        rows[i].line = csv->line[i];
+        for (int f = 0; f < FIELDS; f++)
+            if (read_cell(&fields[f], csv_cell(csv, i, column[f]), (char *)&rows[i], name,
+                          csv->line[i], err) != 0)
+                return -1;
+    }
+    return 0;
+}
+
+int published_read(const char *text, size_t bytes, const char *name, struct published_table *out,
+                   struct err *err) {
+    struct published_table table = {.csv = malloc(sizeof *table.csv)};
+    if (!table.csv) return err_set(err, ERR_MEMORY, "%s: no memory for its rows", name);
+    if (csv_parse(text, bytes, name, table.csv, err) != 0) {
+        free(table.csv);
+        return -1;
+    }
+    table.rows = table.csv->rows;
+    table.row = calloc((size_t)table.rows + 1, sizeof *table.row);
+    int result = table.row ? read_rows(table.csv, name, table.row, err)
+                           : err_set(err, ERR_MEMORY, "%s: no memory for its rows", name);
+    if (result == 0)
+        *out = table;
+    else
+        published_close(&table);
+    return result;
+}
+
+void published_close(struct published_table *table) {
+    if (table->csv) csv_free(table->csv);
+    free(table->csv);
+    free(table->row);
+    *table = (struct published_table){0};
+}
