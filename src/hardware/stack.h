@@ -34,10 +34,19 @@ struct stack {
     bool overlap_pipeline;         // sends run beside compute
     bool overlap_experts;          // expert all-to-all runs beside compute
     bool graphs;                   // kernels are launched without the host (CUDA graphs)
+    bool post_validation;          // ranks do not wait for each other at the end of a step (Qi et
+                                   // al., arXiv 2401.10241, sec. 4)
     struct figure launch_seconds;  // host time per kernel: below it kernels wait for the host
     struct figure step_seconds;    // host time per step that nothing hides
     enum dtype gradient, reduce;   // gradients in memory, and on the wire
     bool masters;                  // FP32 masters beside the weights of the compute type
+    bool both_gradients;           // those of the compute type stay beside the FP32 ones
+    bool step_gradients;           // the update makes FP32 copies of the gradients of its shard
+    bool dummy_gradients;          // one of the compute type is held for each shape of weights,
+                                   // though nothing is in it (Transformer Engine)
+    struct figure loss_bytes;      // per logit while the loss is taken
+    struct figure waiting_tensors; // [tokens, hidden] that the allocator cannot reuse yet, held back
+                                   // for the stream of tensor parallelism's messages
     struct figure bucket_bytes;    // of gradients reduced together
     struct figure allocator_share; // of activations and transient buffers, lost to fragmentation
     struct figure context_bytes;   // driver, libraries, communicator buffers
