@@ -3,16 +3,17 @@
 #pragma once
 #include "hardware/hardware.h"
 #include "layout/mesh.h"
+#include <stdbool.h>
 
 // A group of ranks as the network sees it. Ranks stand on nodes in order (rank r on node r /
-// per_node).
+// per_node), and every accelerator has its own part of the node's rails (link.bandwidth), so groups
+// of one kind that run at the same time do not take bandwidth from each other below a leaf switch.
 struct network_group {
     int size;
-    int inside;  // members that share a domain (the same in each domain it touches)
-    int domains; // size / inside
-    int sharing; // groups of the same kind that use a domain's slow links at the same time divided
-                 // by the members inside, at least 1: the share of a rail that this group gets
-    bool beyond_leaf; // members stand below different leaf switches
+    int inside;       // members that share a domain (the same in each domain it touches)
+    int domains;      // size / inside
+    double crossing;  // share of neighbouring domains that stand below different leaf switches
+    bool beyond_leaf; // some do
 };
 struct network_group network_group_of(const struct cluster *cluster, const struct mesh *mesh,
                                       enum mesh_group_kind kind, int kv_heads);
@@ -25,7 +26,14 @@ enum network_kind {
     NETWORK_BROADCAST,
     NETWORK_KINDS
 };
-enum network_algorithm { NETWORK_RING, NETWORK_TREE, NETWORK_TWO_LEVELS, NETWORK_IN_SWITCH };
+enum network_algorithm {
+    NETWORK_RING,
+    NETWORK_TREE,
+    NETWORK_TWO_LEVELS, // inside domains, then between them, then inside
+    NETWORK_IN_SWITCH,
+    NETWORK_DIRECT,  // all-to-all: every pair by itself
+    NETWORK_MEASURED // interpolated between messages measured on this cluster
+};
 const char *network_algorithm_name(enum network_algorithm algorithm);
 
 // `bytes`: of the whole vector: what each rank holds before an all-reduce or reduce-scatter and
@@ -33,6 +41,11 @@ const char *network_algorithm_name(enum network_algorithm algorithm);
 // all-reduce of N ranks moves 2 (N - 1) / N bytes, a gather or scatter (N - 1) / N.
 double network_seconds(const struct cluster *cluster, const struct network_group *group,
                        enum network_kind kind, double bytes, enum network_algorithm *chosen);
-// Between two ranks, `hops` ranks apart along the mesh (stride): inside a domain or not.
+// One algorithm alone; INFINITY where it cannot do this.
+double network_algorithm_seconds(const struct cluster *cluster, const struct network_group *group,
+                                 enum network_kind kind, double bytes,
+                                 enum network_algorithm algorithm);
+// Between neighbours along an axis. Between domains where any pair of neighbours is in different
+// ones: a pipeline runs at the pace of its slowest boundary.
 double network_send_seconds(const struct cluster *cluster, const struct mesh *mesh,
                             enum mesh_axis axis, double bytes);

@@ -129,12 +129,14 @@ struct accelerator {
 // A way between accelerators. Bandwidth: per accelerator, one direction.
 struct link {
     const char *name, *title; // "nvlink4"
-    struct figure bandwidth, latency_seconds;
-    struct figure share;         // of the bandwidth that large collectives reach
-    struct figure half_bytes;    // message size that reaches half of that
-    bool both_directions_stated; // the vendor's figure counts both; `bandwidth` is half of it
-    bool reduces;                // switches add up (NVLink SHARP, InfiniBand SHARP)
-    struct figure reduce_gain;   // all-reduce over ring all-reduce where they do; 1 else
+    struct figure bandwidth;
+    struct figure latency_seconds; // of one step of a collective
+    struct figure start_seconds;   // of a collective before its first step
+    struct figure share;           // of the bandwidth that large collectives reach
+    struct figure half_bytes;      // a message of this size reaches half of that, see network.c
+    bool both_directions_stated;   // the vendor's figure counts both; `bandwidth` is half of it
+    bool reduces;                  // switches add up (NVLink SHARP, InfiniBand SHARP)
+    struct figure reduce_gain;     // all-reduce over ring all-reduce where they do; 1 else
 };
 
 enum fabric_kind { FABRIC_FAT_TREE, FABRIC_RAIL, FABRIC_DRAGONFLY };

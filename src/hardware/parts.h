@@ -93,8 +93,8 @@ const char *catalogue_text(struct catalogue *catalogue, const char *text, struct
 void *catalogue_find(const struct catalogue *catalogue, enum section_kind kind, const char *name);
 int catalogue_put(struct catalogue *catalogue, enum section_kind kind, void *entry,
                   struct err *err);
-// The entries of one section of a file. Sections are read in their order, so that clusters find what
-// they refer to, wherever it stands.
+// The entries of one section of a file. Sections are read in their order, so that clusters find
+// what they refer to, wherever it stands.
 int catalogue_read(struct catalogue *catalogue, enum section_kind section,
                    const struct yaml_leaves *leaves, const char *name, struct err *err);
 
