@@ -1,0 +1,286 @@
+// weft plan size: the data path, packing, checkpoints, storage and pools around a training.
+#include "cli/cli.h"
+#include "cli/options.h"
+#include "cli/plan.h"
+#include "model/flops.h"
+#include "plan/inputs.h"
+#include "plan/size.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+    "usage: weft plan size WORD [options]\n"
+    "\n"
+    "  data        --tokens-per-second R, or --batch N --context T --steps-per-second R\n"
+    "              [--model M | --vocab N] [--shard-tokens N (1e8)] [--workers N (64)]\n"
+    "              [--operations N of opening a shard (1)] [--cluster C]\n"
+    "              read bandwidth and metadata operations per second\n"
+    "  packing     --model M [--context T] [--document N tokens (600)] [--cluster C] [--dollars "
+    "D]\n"
+    "              what packing documents brings, against padding and against chunks\n"
+    "  checkpoint  --model M | --params N  [--cluster C] [--seconds S (60)]\n"
+    "              [--host-bandwidth R of an accelerator (25e9)]\n"
+    "              size, burst bandwidth, time on each tier\n"
+    "  storage     --model M | --params N  [--cluster C] [--days D (30)] [--interval S (600)]\n"
+    "              [--keep N (3)] [--archive-every N (100)] [--tokens N] [--vocab N]\n"
+    "              bytes on nodes, parallel file system and object store, and their price\n"
+    "  rlhf        --policy M [--reward M] [--value M] --cluster C\n"
+    "              [--shares ROLLOUT,REWARD,REFERENCE,VALUE,UPDATE (0.4,0.15,0.25,0,0.2)]\n"
+    "              [--replicas accelerators of one, same order (8,4,8,8,16)]\n"
+    "              [--samples N (1024)] [--prompt N (512)] [--response N (1024)] [--epochs N (1)]\n"
+    "              [--rank N of LoRA (16)] [--forward-mfu P (0.5)] [--train-mfu P (0.4)]\n"
+    "              pools of whole replicas, decoding, memory of shared weights, DPO beside PPO\n"
+    "\n"
+    "M: a name (llama3-70b) or config.json. C: h100-sxm:512, a name or a file. --json: as JSON.\n";
+
+struct sizes { // all options of all words
+    const char *model, *cluster_text, *policy, *reward, *value, *shares, *replicas;
+    double tokens_per_second, batch, steps_per_second, shard_tokens, operations, document, dollars;
+    double params, seconds, host_bandwidth, days, interval, tokens, forward_mfu, train_mfu;
+    int vocab, context, workers, keep, archive_every, samples, prompt, response, epochs, rank;
+    bool json;
+    // read from the texts
+    struct catalogue *catalogue;
+    struct cluster cluster;
+    struct model_config config;
+};
+
+static int read_inputs(struct sizes *s, struct err *err) {
+    if (s->model && plan_read_model(s->model, &s->config, err) != 0) return -1;
+    if (!s->cluster_text) return 0;
+    if (catalogue_open(&s->catalogue, err) != 0) return -1;
+    return catalogue_cluster(s->catalogue, s->cluster_text, &s->cluster, err);
+}
+
+static int accelerators(const struct sizes *s) {
+    return s->cluster_text ? s->cluster.nodes * s->cluster.per_node : 0;
+}
+
+static int need(bool given, const char *word, const char *options, struct err *err) {
+    return given ? 0 : err_set(err, ERR_USAGE, "plan size %s: expected %s", word, options);
+}
+
+static int word_data(struct sizes *s, struct size_sheet *sheet, struct err *err) {
+    if (need(s->tokens_per_second != 0 || (s->batch != 0 && s->context && s->steps_per_second != 0),
+             "data", "--tokens-per-second, or --batch, --context and --steps-per-second", err) != 0)
+        return -1;
+    struct size_data in = {.tokens_per_second = s->tokens_per_second,
+                           .vocab = s->model ? s->config.vocab : s->vocab,
+                           .shard_tokens = s->shard_tokens,
+                           .workers = s->workers,
+                           .operations = s->operations};
+    if (in.tokens_per_second == 0)
+        in.tokens_per_second = s->batch * s->context * s->steps_per_second;
+    if (s->model)
+        in.flops_per_token = s->context ? flops_per_token_full(&s->config, s->context)
+                                        : 6 * (double)flops_matmul_params(&s->config);
+    if (s->cluster_text) {
+        const struct storage *files = &s->cluster.storage[STORAGE_PARALLEL];
+        in.metadata_limit = files->metadata_per_second.value;
+        in.read_limit = files->read.value;
+        in.rate = accelerators(s) * s->cluster.accelerator.dense[HARDWARE_BF16].value;
+    }
+    return size_data(&in, sheet, err);
+}
+
+static int word_packing(struct sizes *s, struct size_sheet *sheet, struct err *err) {
+    if (need(s->model != NULL, "packing", "--model", err) != 0) return -1;
+    struct size_packing in = {.model = &s->config,
+                              .context = s->context ? s->context : s->config.context,
+                              .document_tokens = s->document,
+                              .accelerators = accelerators(s),
+                              .run_dollars = s->dollars};
+    return size_packing(&in, sheet, err);
+}
+
+// Parameters of the model, or as given.
+static int params_of(const struct sizes *s, const char *word, double *params, struct err *err) {
+    if (need(s->model || s->params != 0, word, "--model or --params", err) != 0) return -1;
+    *params = s->model ? (double)flops_all_params(&s->config) : s->params;
+    return 0;
+}
+
+static int word_checkpoint(struct sizes *s, struct size_sheet *sheet, struct err *err) {
+    struct size_checkpoint in = {.seconds = s->seconds,
+                                 .host_bandwidth = s->host_bandwidth,
+                                 .cluster = s->cluster_text ? &s->cluster : NULL};
+    return params_of(s, "checkpoint", &in.params, err) != 0 ? -1 : size_checkpoint(&in, sheet, err);
+}
+
+static int word_storage(struct sizes *s, struct size_sheet *sheet, struct err *err) {
+    struct size_storage in = {.run_seconds = s->days * 86400,
+                              .interval_seconds = s->interval,
+                              .keep = s->keep,
+                              .archive_every = s->archive_every,
+                              .dataset_tokens = s->tokens,
+                              .vocab = s->model ? s->config.vocab : s->vocab,
+                              .cluster = s->cluster_text ? &s->cluster : NULL};
+    return params_of(s, "storage", &in.params, err) != 0 ? -1 : size_storage(&in, sheet, err);
+}
+
+// Five numbers with commas between them.
+static int five(const char *option, const char *text, double out[SIZE_POOLS], struct err *err) {
+    const char *at = text;
+    for (int i = 0; text && i < SIZE_POOLS; i++) {
+        char *end;
+        out[i] = strtod(at, &end);
+        if (end == at || !isfinite(out[i]) || *end != (i + 1 < SIZE_POOLS ? ',' : 0))
+            return err_set(err, ERR_USAGE,
+                           "plan size rlhf: %s \"%.100s\": expected five numbers with commas "
+                           "between them: rollout, reward, reference, value, update",
+                           option, text);
+        at = end + 1;
+    }
+    return 0;
+}
+
+static int word_rlhf(struct sizes *s, struct size_sheet *sheet, struct err *err) {
+    static struct model_config policy, reward, value;
+    struct size_rlhf in;
+    double replicas[SIZE_POOLS];
+    if (need(s->policy && s->cluster_text, "rlhf", "--policy and --cluster", err) != 0 ||
+        plan_read_model(s->policy, &policy, err) != 0 ||
+        plan_read_model(s->reward ? s->reward : s->policy, &reward, err) != 0 ||
+        plan_read_model(s->value    ? s->value
+                        : s->reward ? s->reward
+                                    : s->policy,
+                        &value, err) != 0)
+        return -1;
+    size_rlhf_defaults(&in);
+    for (int p = 0; p < SIZE_POOLS; p++) replicas[p] = in.replica[p];
+    if (five("--shares", s->shares, in.share, err) != 0 ||
+        five("--replicas", s->replicas, replicas, err) != 0)
+        return -1;
+    for (int p = 0; p < SIZE_POOLS; p++) {
+        if (!(replicas[p] >= 1 && replicas[p] <= 1e6))
+            return err_set(err, ERR_USAGE,
+                           "plan size rlhf: --replicas %g for %s: expected 1 to 1000000",
+                           replicas[p], size_pool_name((enum size_pool)p));
+        in.replica[p] = (int)replicas[p];
+    }
+    in.policy = &policy;
+    in.reward = &reward;
+    in.value = &value;
+    in.accelerator = &s->cluster.accelerator;
+    in.accelerators = accelerators(s);
+    in.samples = s->samples;
+    in.prompt_tokens = s->prompt;
+    in.response_tokens = s->response;
+    in.epochs = s->epochs;
+    in.lora_rank = s->rank;
+    in.forward_mfu = s->forward_mfu;
+    in.train_mfu = s->train_mfu;
+    in.host_bandwidth = s->host_bandwidth;
+    return size_rlhf(&in, sheet, err);
+}
+
+static const struct {
+    const char *name;
+    int (*run)(struct sizes *sizes, struct size_sheet *sheet, struct err *err);
+} words[] = {{"data", word_data},
+             {"packing", word_packing},
+             {"checkpoint", word_checkpoint},
+             {"storage", word_storage},
+             {"rlhf", word_rlhf}};
+enum { WORDS = sizeof words / sizeof words[0] };
+
+static int run_word(const char *name, struct sizes *s, struct size_sheet *sheet, struct err *err) {
+    const char *names[WORDS];
+    for (int i = 0; i < WORDS; i++) {
+        names[i] = words[i].name;
+        if (name && strcmp(words[i].name, name) == 0)
+            return read_inputs(s, err) != 0 ? -1 : words[i].run(s, sheet, err);
+    }
+    const char *nearest = name ? text_nearest(name, names, WORDS) : NULL;
+    return err_set(err, ERR_USAGE,
+                   "plan size%s%.100s%s: expected data, packing, checkpoint, storage or rlhf%s%s%s",
+                   name ? " \"" : "", name ? name : "", name ? "\"" : "",
+                   nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+}
+
+static int print(const struct size_sheet *sheet, bool json, struct err *err) {
+    struct text out = {0};
+    char *text = NULL;
+    if (json) {
+        json_t *value = size_json(sheet);
+        text = json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+        json_decref(value);
+    } else if (size_print(sheet, &out) == 0)
+        text = out.data;
+    if (text) fputs(text, stdout);
+    if (text && json) putchar('\n');
+    if (json) free(text);
+    text_free(&out);
+    return text ? 0 : err_set(err, ERR_MEMORY, "plan size: no memory for the sheet");
+}
+
+int plan_size(int argc, char **argv) {
+    static struct size_sheet sheet;
+    struct sizes s = {.shard_tokens = 1e8,
+                      .operations = 1,
+                      .document = 600,
+                      .seconds = 60,
+                      .host_bandwidth = 25e9,
+                      .days = 30,
+                      .interval = 600,
+                      .forward_mfu = 0.5,
+                      .train_mfu = 0.4,
+                      .vocab = 128256,
+                      .workers = 64,
+                      .keep = 3,
+                      .archive_every = 100,
+                      .samples = 1024,
+                      .prompt = 512,
+                      .response = 1024,
+                      .epochs = 1,
+                      .rank = 16};
+    const struct option options[] = {
+        {"--model", OPTION_TEXT, &s.model, 0},
+        {"--cluster", OPTION_TEXT, &s.cluster_text, 0},
+        {"--policy", OPTION_TEXT, &s.policy, 0},
+        {"--reward", OPTION_TEXT, &s.reward, 0},
+        {"--value", OPTION_TEXT, &s.value, 0},
+        {"--shares", OPTION_TEXT, &s.shares, 0},
+        {"--replicas", OPTION_TEXT, &s.replicas, 0},
+        {"--tokens-per-second", OPTION_NUMBER, &s.tokens_per_second, 0},
+        {"--batch", OPTION_NUMBER, &s.batch, 0},
+        {"--steps-per-second", OPTION_NUMBER, &s.steps_per_second, 0},
+        {"--shard-tokens", OPTION_NUMBER, &s.shard_tokens, 0},
+        {"--operations", OPTION_NUMBER, &s.operations, 0},
+        {"--document", OPTION_NUMBER, &s.document, 0},
+        {"--dollars", OPTION_NUMBER, &s.dollars, 0},
+        {"--params", OPTION_NUMBER, &s.params, 0},
+        {"--seconds", OPTION_NUMBER, &s.seconds, 0},
+        {"--host-bandwidth", OPTION_NUMBER, &s.host_bandwidth, 0},
+        {"--days", OPTION_NUMBER, &s.days, 0},
+        {"--interval", OPTION_NUMBER, &s.interval, 0},
+        {"--tokens", OPTION_NUMBER, &s.tokens, 0},
+        {"--forward-mfu", OPTION_NUMBER, &s.forward_mfu, 0},
+        {"--train-mfu", OPTION_NUMBER, &s.train_mfu, 0},
+        {"--vocab", OPTION_COUNT, &s.vocab, 2},
+        {"--context", OPTION_COUNT, &s.context, 1},
+        {"--workers", OPTION_COUNT, &s.workers, 1},
+        {"--keep", OPTION_COUNT, &s.keep, 1},
+        {"--archive-every", OPTION_COUNT, &s.archive_every, 1},
+        {"--samples", OPTION_COUNT, &s.samples, 1},
+        {"--prompt", OPTION_COUNT, &s.prompt, 1},
+        {"--response", OPTION_COUNT, &s.response, 1},
+        {"--epochs", OPTION_COUNT, &s.epochs, 1},
+        {"--rank", OPTION_COUNT, &s.rank, 1},
+        {"--json", OPTION_FLAG, &s.json, 0}};
+    struct err err = {0};
+    const char *word = NULL;
+    int count;
+    int result = options_read(argc, argv, options, sizeof options / sizeof options[0], &word, 1,
+                              &count, &err);
+    if (result == 1) {
+        fputs(usage, stdout);
+        return 0;
+    }
+    if (result == 0) result = run_word(count ? word : NULL, &s, &sheet, &err);
+    if (s.catalogue) catalogue_close(s.catalogue);
+    if (result == 0) result = print(&sheet, s.json, &err);
+    return result == 0 ? 0 : cli_fail(&err);
+}
