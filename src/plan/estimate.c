@@ -85,6 +85,15 @@ static void add_rates(const struct job *job, struct estimate *e) {
     e->hfu = e->hardware_flops / most;
 }
 
+double estimate_overlap_formula(double forward, double backward, double message, double update) {
+    return forward + fmax(backward, message) + update;
+}
+
+double estimate_share_formula(double forward, double backward, double message, double update,
+                              double hidden) {
+    return forward + backward + (1 - hidden) * message + update;
+}
+
 // Of the rank that computes longest.
 static void add_formula(const struct job *job, double seconds, struct estimate *e) {
     bool halves = estimate_in_halves(&e->pipeline);
@@ -107,8 +116,8 @@ static void add_formula(const struct job *job, double seconds, struct estimate *
         e->message_seconds = reduce;
         e->update_seconds = update;
     }
-    e->overlap_formula_seconds =
-        e->forward_seconds + fmax(e->backward_seconds, e->message_seconds) + e->update_seconds;
+    e->overlap_formula_seconds = estimate_overlap_formula(e->forward_seconds, e->backward_seconds,
+                                                          e->message_seconds, e->update_seconds);
     e->bubble = seconds > 0 ? 1 - all / (e->rank_count * seconds) : 0;
     e->bubble_formula =
         pipeline_bubble_formula(&(struct pipeline_shape){.kind = job->schedule,

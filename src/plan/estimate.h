@@ -78,6 +78,12 @@ struct estimate {
 int estimate_step(const struct job *job, bool time_only, struct estimate *out, struct err *err);
 void estimate_free(struct estimate *estimate);
 
+// The chapters' formulas: messages hidden behind the backward pass, T_fwd + max(T_bwd, T_comm) +
+// T_opt; and a share of them hidden, T_fwd + T_bwd + (1 - hidden) T_comm + T_opt (0: no overlap).
+double estimate_overlap_formula(double forward, double backward, double message, double update);
+double estimate_share_formula(double forward, double backward, double message, double update,
+                              double hidden);
+
 // The parts without simulation, for bounds. stages: [layout_stages], updates: [pp].
 int estimate_stages(const struct job *job, struct estimate_stage *stages, struct err *err);
 int estimate_updates(const struct job *job, struct estimate_update *updates, struct err *err);

@@ -1,0 +1,338 @@
+// Steps foretold: sums that must hold whatever the prices are, and worked values.
+#include "plan/estimate.h"
+#include "base/random.h"
+#include "plan/estimate_parts.h"
+#include "plan/jobs.h"
+#include <math.h>
+#include <stdlib.h>
+
+// Llama 3 70B on 512 H100: TP 8, PP 4, DP 16, a global batch of 256 sequences in micro-batches
+// of 2.
+static const struct test_layout seventy = {
+    "llama3-70b", "h100-sxm:512", "megatron-core", 8, 4, 1, 1, 1, 2, 4096, 256, PIPELINE_1F1B};
+
+static void estimate(const struct job *job, struct estimate *out) {
+    struct err err = {0};
+    CHECK_OK(estimate_step(job, true, out, &err), err);
+}
+
+static double seconds_of(const struct job *job) {
+    struct estimate e;
+    estimate(job, &e);
+    double seconds = e.step_seconds;
+    estimate_free(&e);
+    return seconds;
+}
+
+// ---- the chapters' example
+
+// Micro-batches per pipeline are global batch / (dp x micro-batch) = 8, not 32: bubble 3/11.
+TEST(seventy_billion_has_eight_micro_batches) {
+    struct job job;
+    struct estimate e;
+    test_job(&seventy, &job);
+    CHECK_EQ_INT(job.layout.mesh.size[MESH_DP], 16);
+    CHECK_EQ_INT(job.micro_batches, 8);
+    estimate(&job, &e);
+    CHECK_CLOSE(e.bubble_formula, 3.0 / 11, 1e-12);
+    CHECK(e.bubble >= 3.0 / 11); // stages are not equal, and messages take time
+    estimate_free(&e);
+}
+
+// Equal stages and nothing but layers: the simulated bubble is the formula.
+TEST(bubble_of_equal_stages) {
+    struct job job;
+    struct estimate e;
+    test_job(&seventy, &job);
+    struct stack stack = *job.stack;
+    stack.step_seconds.value = 0;
+    job.stack = &stack;
+    job.model.vocab = 64 * 8;
+    job.cluster.slow.bandwidth.value = job.cluster.fast.bandwidth.value = 1e18;
+    job.cluster.slow.latency_seconds.value = job.cluster.fast.latency_seconds.value = 0;
+    job.cluster.fabric.hop_seconds.value = 0;
+    job.micro_batches = 8;
+    estimate(&job, &e);
+    CHECK_CLOSE(e.bubble, 3.0 / 11, 0.01);
+    estimate_free(&e);
+}
+
+// Links as the mission's arithmetic has them: a ring at the full rate of one direction.
+static void plain_links(struct job *job) {
+    struct link *links[2] = {&job->cluster.fast, &job->cluster.slow};
+    for (int k = 0; k < 2; k++) {
+        links[k]->share.value = 1;
+        links[k]->latency_seconds.value = 0;
+        links[k]->half_bytes.value = 0;
+        links[k]->start_seconds.value = 0;
+        links[k]->reduces = false;
+        links[k]->reduce_gain.value = 1;
+    }
+    job->cluster.fabric.hop_seconds.value = 0;
+    job->cluster.fast.bandwidth.value = 450e9;
+    job->cluster.slow.bandwidth.value = 50e9;
+}
+
+// 20 layers x (2 forward + 2 backward) x 8 micro-batches x 0.522 ms (2 x 7/8 x 134 MB over 450 GB/s
+// one way) = 334 ms per GPU and step.
+TEST(tensor_messages_take_334_ms) {
+    struct job job;
+    struct estimate e;
+    test_job(&seventy, &job);
+    struct stack stack = *job.stack;
+    stack.overlap_tensor = false;
+    job.stack = &stack;
+    plain_links(&job);
+    estimate(&job, &e);
+    const struct estimate_stage *s = &e.stages[1]; // no end of the model
+    double once = s->pass[COST_FORWARD].cause[CAUSE_TENSOR] + s->whole.cause[CAUSE_TENSOR];
+    CHECK_CLOSE(8 * once, 0.334, 0.002 / 0.334);
+    estimate_free(&e);
+}
+
+// ZeRO-3 beside TP 8 and PP 4 gathers 140 GB / 32 x 15/16 = 4.1 GB in 82 ms at 50 GB/s; with 8
+// micro-batches x (gather, gather, scatter) 98 GB in 1.97 s; gradients added up unsharded 70 GB in
+// 1.39 s; ZeRO-1 8.2 GB in 0.16 s. (70e9 parameters; the model has 70.55e9.)
+TEST(sharded_states_of_seventy_billion) {
+    struct job job;
+    struct estimate e;
+    struct test_layout l = seventy;
+    double flight[3], more = 70.55 / 70;
+    l.zero = 3;
+    for (int k = 0; k < 3; k++) {
+        test_job(&l, &job);
+        plain_links(&job);
+        struct stack stack = *job.stack;
+        stack.reduce = DTYPE_BF16;
+        job.stack = &stack;
+        job.reduce_per_micro_batch = k == 0;
+        if (k == 2) job.layout.zero = 1;
+        estimate(&job, &e);
+        flight[k] = 0;
+        for (int s = 0; s < 4; s++)
+            flight[k] += (8 * e.stages[s].shard_flight + e.stages[s].reduce + e.stages[s].gather +
+                          e.updates[s].gather) /
+                         4;
+        estimate_free(&e);
+    }
+    CHECK_CLOSE(flight[0] / more, 1.97, 0.005);
+    CHECK_CLOSE(flight[1] / more, 1.39, 0.01);
+    CHECK_CLOSE(flight[2] / more, 0.164, 0.005);
+}
+
+// 450, 1100, 1050 and 80 ms: 2,680 without overlap, 1,630 with all hidden, 1,945 with 70 %.
+TEST(overlap_formulas_of_the_chapter) {
+    CHECK_CLOSE(estimate_share_formula(450, 1100, 1050, 80, 0), 2680, 1e-12);
+    CHECK_CLOSE(estimate_overlap_formula(450, 1100, 1050, 80), 1630, 1e-12);
+    CHECK_CLOSE(estimate_share_formula(450, 1100, 1050, 80, 0.7), 1945, 1e-12);
+    struct job job;
+    struct estimate e;
+    test_job(&seventy, &job);
+    estimate(&job, &e);
+    CHECK_CLOSE(e.overlap_formula_seconds,
+                estimate_overlap_formula(e.forward_seconds, e.backward_seconds, e.message_seconds,
+                                         e.update_seconds),
+                1e-12);
+    CHECK(e.overlap_formula_seconds < e.step_seconds); // it knows no bubble
+    estimate_free(&e);
+}
+
+// ---- what holds for every job
+
+static const struct test_layout jobs[] = {
+    {"gpt2-124m", "h100-sxm:1", "weft", 1, 1, 1, 1, 0, 4, 1024, 16, PIPELINE_1F1B},
+    {"llama3-8b", "h100-sxm:8", "fsdp", 1, 1, 1, 1, 3, 1, 4096, 16, PIPELINE_1F1B},
+    {"llama3-70b", "h100-sxm:512", "megatron-core", 8, 4, 1, 1, 1, 2, 4096, 256, PIPELINE_1F1B},
+    {"llama3-70b", "h100-sxm:512", "megatron-core", 8, 4, 1, 5, 1, 1, 4096, 256,
+     PIPELINE_INTERLEAVED},
+    {"llama3-70b", "a100-80:256", "megatron-2021", 4, 8, 1, 1, 1, 1, 4096, 256, PIPELINE_GPIPE},
+    {"llama3-70b", "h100-sxm:64", "megatron-core", 4, 8, 2, 1, 0, 1, 8192, 32, PIPELINE_ZB_H1},
+    {"llama3-70b", "h100-sxm:64", "megatron-core", 8, 4, 1, 2, 1, 1, 8192, 32, PIPELINE_ZB_V},
+    {"mixtral-8x7b", "h100-sxm:64", "megatron-core", 2, 4, 1, 1, 1, 1, 4096, 256, PIPELINE_1F1B}};
+enum { JOBS = sizeof jobs / sizeof jobs[0] };
+
+TEST(waterfall_ends_at_mfu) {
+    for (int k = 0; k < JOBS; k++)
+        for (int variant = 0; variant < 3; variant++) {
+            struct job job;
+            struct estimate e;
+            struct err err = {0};
+            test_job(&jobs[k], &job);
+            if (variant == 1) job.recompute = RECOMPUTE_FULL;
+            job.no_overlap = variant == 2;
+            job.data_seconds = 0.01;
+            CHECK_OK(estimate_step(&job, false, &e, &err), err);
+            double left = 1;
+            for (int i = 0; i < e.waterfall_lines; i++) {
+                left -= e.waterfall[i].share;
+                if (e.waterfall[i].share < -0.01)
+                    test_fail(__FILE__, __LINE__, "job %d.%d: %s is %g", k, variant,
+                              e.waterfall[i].name, e.waterfall[i].share);
+            }
+            CHECK_CLOSE(left, e.mfu_causal, 1e-9);
+            CHECK(e.mfu_causal > 0.01 && e.mfu_causal < e.mfu_full && e.mfu_full < 1);
+            CHECK(variant == 1 ? e.hfu > e.mfu_full : e.hfu >= e.mfu_full);
+            CHECK(e.bubble > -1e-9 && e.bubble < 1);
+            estimate_free(&e);
+        }
+}
+
+TEST(tokens_and_rates_agree) {
+    for (int k = 0; k < JOBS; k++) {
+        struct job job;
+        struct estimate e;
+        test_job(&jobs[k], &job);
+        estimate(&job, &e);
+        double tokens = (double)jobs[k].sequences * jobs[k].context;
+        double ranks = mesh_ranks(&job.layout.mesh);
+        CHECK_CLOSE(e.tokens_per_second * e.step_seconds, tokens, 1e-9);
+        CHECK_CLOSE(e.mfu_full * e.step_seconds * ranks * e.rate, e.model_flops_full, 1e-9);
+        estimate_free(&e);
+    }
+}
+
+// What costs more must not be foretold as quicker.
+TEST(steps_grow_with_their_parts) {
+    for (int k = 0; k < JOBS; k++) {
+        struct job job, other;
+        test_job(&jobs[k], &job);
+        double before = seconds_of(&job);
+        other = job;
+        other.recompute = RECOMPUTE_FULL;
+        CHECK(seconds_of(&other) > 1.1 * before);
+        other = job;
+        other.no_overlap = true;
+        CHECK(seconds_of(&other) >= before * (1 - 1e-9));
+        other = job;
+        other.micro_batches *= 2;
+        double twice = seconds_of(&other);
+        CHECK(twice > 1.2 * before && twice < 2.05 * before);
+        other = job;
+        other.checkpoint_seconds = 3;
+        CHECK_CLOSE(seconds_of(&other), before + 3, 1e-9);
+        other = job;
+        other.cluster.slow.bandwidth.value /= 4;
+        other.cluster.fast.bandwidth.value /= 4;
+        CHECK(seconds_of(&other) >= before * (1 - 1e-9));
+    }
+}
+
+TEST(messages_left_out_are_what_is_exposed) {
+    struct job job;
+    struct estimate e;
+    struct err err = {0};
+    test_job(&seventy, &job);
+    job.no_overlap = true;
+    CHECK_OK(estimate_step(&job, false, &e, &err), err);
+    CHECK(e.exposed_reduce > 0 && e.exposed_gather > 0 && e.exposed_pipeline > 0);
+    CHECK(e.exposed_tensor > 0);
+    CHECK_EQ_INT(e.exposed_expert == 0 && e.exposed_context == 0, true);
+    double sum = e.exposed_reduce + e.exposed_gather + e.exposed_pipeline + e.exposed_tensor;
+    CHECK(sum < e.step_seconds);
+    estimate_free(&e);
+}
+
+// Requirement 137: the head makes the last stage the slowest; two layers less on it, and the step
+// is shorter.
+TEST(layers_move_away_from_a_heavy_head) {
+    struct job job, other;
+    struct err err = {0};
+    struct test_layout l = seventy;
+    l.model = "llama3-8b";
+    l.cluster = "h100-sxm:8";
+    l.tp = 1;
+    l.pp = 4;
+    l.rows = 1;
+    l.sequences = 16;
+    test_job(&l, &job);
+    CHECK_EQ_INT(job.micro_batches, 8);
+    other = job;
+    const int layers[4] = {9, 9, 8, 6};
+    CHECK_OK(layout_split_layers(&other.layout, &other.model, layers, 4, false, &err), err);
+    CHECK(seconds_of(&other) < 0.97 * seconds_of(&job));
+}
+
+// ---- long steps
+
+// The prolonged steady state is the step of all micro-batches.
+TEST(long_steps_are_prolonged_exactly) {
+    static const enum pipeline_kind kinds[] = {PIPELINE_GPIPE, PIPELINE_1F1B, PIPELINE_INTERLEAVED,
+                                               PIPELINE_ZB_H1, PIPELINE_ZB_V};
+    uint64_t number = 0;
+    for (int k = 0; k < 5; k++)
+        for (int ranks = 1; ranks <= 8; ranks *= 2)
+            for (int equal = 0; equal < 2; equal++) {
+                struct job job;
+                job_defaults(&job);
+                job.schedule = kinds[k];
+                job.layout.mesh.size[MESH_PP] = ranks;
+                job.layout.chunks = k == 4 ? 2 : k == 2 ? 3 : 1;
+                job.micro_batches = 150 + (int)(number % 5);
+                struct pipeline_stage_costs stages[24];
+                for (int s = 0; s < 24; s++) {
+                    double f = equal ? 1 : 0.8 + 0.4 * random_uniform(7, number++);
+                    stages[s] = (struct pipeline_stage_costs){.forward = f,
+                                                              .input = 1.1 * f,
+                                                              .weight = 0.9 * f,
+                                                              .send_forward = 0.1,
+                                                              .send_backward = 0.1};
+                }
+                struct pipeline_costs costs = {.stages = stages, .eager = true};
+                struct pipeline folded, whole;
+                struct pipeline_times times;
+                struct err err = {0};
+                double seconds;
+                CHECK_OK(estimate_open_lists(&job, &folded, &err), err);
+                CHECK(folded.shape.micro_batches < job.micro_batches);
+                CHECK_OK(estimate_simulate(&job, &folded, &costs, &seconds, NULL, &err), err);
+                struct pipeline_shape shape = job_pipeline_shape(&job, job.micro_batches);
+                CHECK_OK(pipeline_open(&whole, &shape, &err), err);
+                CHECK_OK(pipeline_simulate(&whole, &costs, &times, &err), err);
+                if (fabs(seconds / times.total - 1) > (kinds[k] == PIPELINE_ZB_V ? 3e-3 : 1e-9))
+                    test_fail(__FILE__, __LINE__, "%s, %d ranks, %s: %.9g, whole %.9g",
+                              pipeline_kind_name(kinds[k]), ranks, equal ? "equal" : "unequal",
+                              seconds, times.total);
+                pipeline_times_free(&times);
+                pipeline_close(&whole);
+                pipeline_close(&folded);
+            }
+}
+
+// ---- bad input
+
+static void refused(const struct job *job, const char *part) {
+    struct estimate e;
+    struct err err = {0};
+    CHECK(estimate_step(job, true, &e, &err) != 0);
+    CHECK_CONTAINS(err.text, part);
+}
+
+TEST(impossible_jobs_are_refused) {
+    struct job job, bad;
+    test_job(&seventy, &job);
+    bad = job;
+    bad.cluster.nodes = 63;
+    refused(&bad, "512 ranks");
+    bad = job;
+    bad.micro_batches = 0;
+    refused(&bad, "0 micro-batches");
+    bad = job;
+    bad.imbalance = 0.5;
+    refused(&bad, "imbalance 0.5");
+    bad = job;
+    bad.data_seconds = NAN;
+    refused(&bad, "stalls");
+    bad = job;
+    bad.schedule = PIPELINE_ZB_V;
+    refused(&bad, "zb-v");
+    bad = job;
+    bad.layout.chunks = 3;
+    refused(&bad, "1f1b");
+    bad = job;
+    bad.layout.mesh.size[MESH_TP] = 1 << 30;
+    bad.layout.mesh.size[MESH_DP] = 1 << 30;
+    refused(&bad, "ranks");
+    bad = job;
+    bad.precision = HARDWARE_FP4;
+    refused(&bad, "fp4");
+}
