@@ -57,7 +57,10 @@ static inline struct stack test_stack(bool own) {
                           .fused_loss = true,
                           .masters = true,
                           .gradient = DTYPE_F32,
-                          .reduce = DTYPE_F32};
+                          .reduce = DTYPE_F32,
+                          .fused_residual = true,
+                          .fused_accumulate = true,
+                          .selective = own ? STACK_SELECTIVE_OWN : STACK_SELECTIVE_CORE};
 }
 
 // A Llama of 4 layers with grouped queries.
