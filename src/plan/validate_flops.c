@@ -40,6 +40,9 @@ static enum validate_flops definition(const struct published *row) {
 }
 
 double published_flops(const struct published *row, const struct job *job) {
+    // BigScience's first estimator: 8 operations per nominal parameter and token
+    if (says(row, "old estimator") && row->params_billions > 0)
+        return 8e9 * row->params_billions * (double)job_sequences(job) * job->context;
     return validate_flops(job, definition(row));
 }
 
