@@ -136,7 +136,8 @@ struct pipeline_costs estimate_costs(const struct job *job, const struct estimat
                                    .eager = !stack->own,
                                    .blocking = !(stack->overlap_pipeline && overlap),
                                    .occupied = true,
-                                   .reduce_last = !(stack->overlap_reduce && overlap)};
+                                   .reduce_last = !(stack->overlap_reduce && overlap),
+                                   .no_barrier = stack->post_validation};
 }
 
 int estimate_costs_open(const struct estimate *e, struct estimate_costs *out, struct err *err) {

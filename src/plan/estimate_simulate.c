@@ -27,6 +27,10 @@ int estimate_open_lists(const struct job *job, struct pipeline *pipeline, struct
                : pipeline_open(pipeline, &shape, err);
 }
 
+static double length(const struct pipeline_costs *costs, const struct pipeline_times *times) {
+    return costs->no_barrier ? times->longest : times->total;
+}
+
 int estimate_simulate(const struct job *job, struct pipeline *pipeline,
                       const struct pipeline_costs *costs, double *seconds,
                       struct pipeline_times *times, struct err *err) {
@@ -37,14 +41,14 @@ int estimate_simulate(const struct job *job, struct pipeline *pipeline,
         if (pipeline_remake(pipeline, whole - group, err) != 0 ||
             pipeline_simulate(pipeline, costs, &less, err) != 0)
             return -1;
-        shorter = less.total;
+        shorter = length(costs, &less);
         pipeline_times_free(&less);
         if (pipeline_remake(pipeline, whole, err) != 0) return -1;
     }
     struct pipeline_times own;
     if (pipeline_simulate(pipeline, costs, &own, err) != 0) return -1;
     double groups = (double)(job->micro_batches - whole) / group;
-    *seconds = own.total + groups * (own.total - shorter);
+    *seconds = length(costs, &own) + groups * (length(costs, &own) - shorter);
     if (times)
         *times = own;
     else

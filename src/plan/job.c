@@ -169,8 +169,34 @@ static int check_schedule(const struct job *job, struct err *err) {
     return 0;
 }
 
+// Stages of other programs may be without a layer (an embedding or a head alone).
+static int check_split(const struct job *job, struct err *err) {
+    const struct layout *l = &job->layout;
+    int stages = layout_stages(l);
+    bool whole = stages >= 1 && stages <= LAYOUT_MAX_STAGES && l->layer_first[0] == 0 &&
+                 l->layer_first[stages] == job->model.layers;
+    for (int s = 0; whole && s < stages; s++) whole = l->layer_first[s] <= l->layer_first[s + 1];
+    if (whole) return 0;
+    return err_set(err, ERR_INTERNAL, "plan: the layers of %d stages do not add up to %d", stages,
+                   job->model.layers);
+}
+
+static int check_other(const struct job *job, struct err *err) {
+    if (job->context < 1 || job->rows < 1 || job->micro_batches < 1)
+        return err_set(
+            err, ERR_USAGE,
+            "plan: a step has %d micro-batches of %d sequences of %d tokens; each number "
+            "is at least 1",
+            job->micro_batches, job->rows, job->context);
+    if (job->layout.zero < 0 || job->layout.zero > 3)
+        return err_set(err, ERR_USAGE, "plan: zero is %d; stages are 0 to 3", job->layout.zero);
+    const struct mesh *mesh = &job->layout.mesh;
+    return mesh_check(mesh, mesh_ranks(mesh), err) != 0 ? -1 : check_split(job, err);
+}
+
 int job_check(const struct job *job, struct err *err) {
-    struct model model = {.config = job->model};
     if (check_figures(job, err) != 0 || check_schedule(job, err) != 0) return -1;
+    if (!job->stack->own) return check_other(job, err);
+    struct model model = {.config = job->model};
     return layout_check(&job->layout, &model, job->context, job->rows, job->micro_batches, err);
 }

@@ -34,8 +34,8 @@ static inline int64_t job_sequences(const struct job *job) {
 // Sizes 1, BF16, 1f1b, no recomputation, what travels and adds up as weft's engine does it. Model,
 // cluster, stack, rows and context are the caller's.
 void job_defaults(struct job *job);
-// Everything that the engine would refuse: layout_check, the schedule, ranks against the cluster;
-// and figures without which no time can be given.
+// What the engine would refuse (layout_check), for other stacks what has no meaning; the schedule,
+// ranks against the cluster, and figures without which no time can be given.
 int job_check(const struct job *job, struct err *err);
 
 // The step's lists.

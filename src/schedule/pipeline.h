@@ -117,6 +117,8 @@ struct pipeline_costs {
     bool blocking; // a send keeps its sender from computing as long as it takes
     bool occupied; // sends of a rank leave one after the other, each when the last one is through
     bool reduce_last; // reductions begin when all backward work of the rank is over
+    bool no_barrier;  // a rank's step waits for its own reductions alone (Qi et al. 2023: the norm
+                      // is looked at later); ranks then begin the next step at different times
 };
 struct pipeline_span {
     int rank, action; // index into the rank's list
@@ -127,6 +129,8 @@ struct pipeline_times {
     double total, ideal;         // seconds: of the step; of the busiest rank's compute alone
     double bubble;               // idle share of total over ranks: 1 - compute / (ranks x total)
     double bubble_over_ideal;    // (total - ideal) / ideal
+    double longest;              // over ranks: from a rank's first action to the end of its step.
+                                 // Without barrier, steps follow each other in this time
     struct pipeline_span *spans; // compute actions, steps and waits, by rank and time
     int span_count;
 };

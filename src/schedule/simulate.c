@@ -152,10 +152,11 @@ static int run(struct simulation *s, struct err *err) {
                 moved = true;
             }
     }
-    double ready = 0;
+    double all = 0;
     for (int r = 0; r < ranks; r++) {
         there += at_step(s, r);
-        ready = later(ready, later(s->now[r], s->link[r]) + s->late[r]);
+        s->link[r] = later(s->now[r], s->link[r]) + s->late[r];
+        all = later(all, s->link[r]);
     }
     if (there < ranks) {
         if (pipeline_validate(s->p, err) != 0) return -1;
@@ -163,8 +164,17 @@ static int run(struct simulation *s, struct err *err) {
     }
     for (int r = 0; r < ranks; r++) {
         double seconds = s->costs->rank_step ? s->costs->rank_step[r] : s->costs->step;
+        double ready = s->costs->no_barrier ? s->link[r] : all;
         compute(s, r, ready, ready + seconds, seconds);
     }
+    return 0;
+}
+
+// When the rank began to compute.
+static double first_begin(const struct simulation *s, int rank) {
+    const struct pipeline_span *spans = s->trace + (size_t)rank * (size_t)s->room;
+    for (int k = 0; k < s->spans[rank]; k++)
+        if (!spans[k].wait) return spans[k].begin;
     return 0;
 }
 
@@ -176,6 +186,7 @@ static void finish(struct simulation *s) {
     for (int r = 0; r < ranks; r++) {
         t->total = later(t->total, s->now[r]);
         t->ideal = later(t->ideal, s->busy[r]);
+        t->longest = later(t->longest, s->now[r] - first_begin(s, r));
         compute_seconds += s->busy[r];
         for (int k = 0; k < s->spans[r]; k++) s->trace[t->span_count++] = s->trace[r * s->room + k];
     }

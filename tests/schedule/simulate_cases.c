@@ -127,16 +127,26 @@ TEST(layers_move_away_from_the_head) {
 
 // ---- beside compute
 
-static double step_of(const struct pipeline_shape *shape, const struct pipeline_costs *costs) {
+static struct pipeline_times times_of(const struct pipeline_shape *shape,
+                                      const struct pipeline_costs *costs) {
     struct pipeline p;
     struct err err = {0};
     CHECK_OK(pipeline_open(&p, shape, &err), err);
     struct pipeline_times t;
     CHECK_OK(pipeline_simulate(&p, costs, &t, &err), err);
-    double total = t.total;
+    struct pipeline_times sums = t;
+    sums.spans = NULL;
     pipeline_times_free(&t);
     pipeline_close(&p);
-    return total;
+    return sums;
+}
+
+static double step_of(const struct pipeline_shape *shape, const struct pipeline_costs *costs) {
+    return times_of(shape, costs).total;
+}
+
+static double longest_of(const struct pipeline_shape *shape, const struct pipeline_costs *costs) {
+    return times_of(shape, costs).longest;
 }
 
 TEST(sends_of_each_border_and_direction) {
@@ -220,4 +230,19 @@ TEST(the_fullest_rank_updates_longest) {
     struct pipeline_shape shape = {PIPELINE_1F1B, 2, 0, 2, 0, false, false};
     struct pipeline_costs costs = {.stages = stages, .rank_step = updates};
     CHECK_CLOSE(step_of(&shape, &costs), 9 + 7, 1e-12);
+}
+
+TEST(without_barrier_steps_follow_each_other) {
+    // zb-h1 as above: r0 computes 0-14, r1 1-13. With updates of 2: together until 16; apart r0
+    // 0-16, r1 1-15. Here r0 is the longer one.
+    const struct pipeline_stage_costs stages[2] = {STAGE(1, 1, 2), STAGE(2, 3, 1)};
+    struct pipeline_shape shape = {PIPELINE_ZB_H1, 2, 0, 2, 0, false, false};
+    struct pipeline_costs costs = {.stages = stages, .step = 2, .no_barrier = true};
+    CHECK_CLOSE(longest_of(&shape, &costs), 16, 1e-12);
+    // Equal stages: r0 0-7, r1 1-7; updates of 1 and 3: r1 1-10.
+    const struct pipeline_stage_costs equal[2] = {STAGE(1, 1, 1), STAGE(1, 1, 1)};
+    const double updates[2] = {1, 3};
+    costs = (struct pipeline_costs){.stages = equal, .rank_step = updates, .no_barrier = true};
+    CHECK_CLOSE(longest_of(&shape, &costs), 9, 1e-12);
+    CHECK_CLOSE(step_of(&shape, &costs), 10, 1e-12);
 }
