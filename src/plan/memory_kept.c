@@ -109,14 +109,16 @@ static double gradient_bytes(const struct layer_shape *s) {
     return 2 * residual(s) + s->tokens * s->element * wide;
 }
 
-// Outputs' gradients of all products, from the input half of backward to the weight half.
-static double flow_bytes(const struct layer_shape *s) {
+// Inputs of all products and gradients of their outputs: 14 and 18 h for a GPT layer, see Qi et al.
+// 2024 (arXiv 2401.10241, section 3.1).
+static double halved_bytes(const struct layer_shape *s) {
     const struct model_config *c = &s->local;
-    double up = c->activation == ACTIVATION_SWIGLU ? 2.0 : 1.0, wide = up * c->ffn;
+    double up = c->activation == ACTIVATION_SWIGLU ? 2.0 : 1.0, wide = (up + 1) * c->ffn;
     if (s->experts)
-        wide = s->local.top_k * s->job->imbalance * (2.0 * c->expert_ffn + c->hidden) +
-               2.0 * c->shared_ffn;
-    return 2 * residual(s) + s->tokens * s->element * (wide + (double)model_qkv_width(c));
+        wide = s->local.top_k * s->job->imbalance * (3.0 * c->expert_ffn + 2.0 * c->hidden) +
+               3.0 * c->shared_ffn;
+    double attention = (double)(model_qkv_width(c) + model_value_width(c));
+    return 4 * residual(s) + s->tokens * s->element * (wide + attention);
 }
 
 void plan_layer_kept(const struct job *job, int layer, struct plan_layer *out) {
@@ -135,7 +137,7 @@ void plan_layer_kept(const struct job *job, int layer, struct plan_layer *out) {
     *out = (struct plan_layer){.count = 0};
     keep_all(&s);
     out->working_bytes = gradient_bytes(&s);
-    out->flow_bytes = flow_bytes(&s);
+    out->halved_bytes = halved_bytes(&s);
     if (s.mode == RECOMPUTE_NONE) return;
     s.mode = RECOMPUTE_NONE;
     s.out = &whole;

@@ -13,6 +13,7 @@ struct plan_layer {
     int count;
     double kept_bytes;    // their sum
     double working_bytes; // gradients on their way, and what recomputation brings back
-    double flow_bytes;    // what a backward pass in halves leaves for its weight half
+    double halved_bytes;  // of a backward pass in halves, from the first to the second: inputs of
+                          // products and gradients of their outputs
 };
 void plan_layer_kept(const struct job *job, int layer, struct plan_layer *out);

@@ -7,6 +7,10 @@ static double larger(double a, double b) {
     return a > b ? a : b;
 }
 
+static double element_bytes(const struct job *job) {
+    return job->precision == HARDWARE_FP32 ? 4 : 2;
+}
+
 // ---- states
 
 struct shares { // ranks that share what is sharded
@@ -28,73 +32,137 @@ static double sharded(const struct job *job, const struct job_elements *e, doubl
 }
 
 static void add_states(const struct job *job, const struct job_elements *e, struct plan_memory *m) {
-    bool f32 = job->precision == HARDWARE_FP32;
-    double gradient = (double)dtype_bytes(f32 ? DTYPE_F32 : job->accumulate_type);
-    m->bytes[PLAN_WEIGHTS] += sharded(job, e, f32 ? 4 : 2, 3);
-    m->bytes[PLAN_GRADIENTS] += sharded(job, e, gradient, 2);
-    if (!f32 && job->stack->masters) m->bytes[PLAN_MASTERS] += sharded(job, e, 4, 1);
+    const struct stack *stack = job->stack;
+    bool f32 = job->precision == HARDWARE_FP32, wide = job->accumulate_type == DTYPE_F32;
+    m->bytes[PLAN_WEIGHTS] += sharded(job, e, element_bytes(job), 3);
+    m->bytes[PLAN_GRADIENTS] += sharded(job, e, f32 || wide ? 4 : 2, 2);
+    if (!f32 && wide && stack->both_gradients) m->bytes[PLAN_GRADIENTS] += sharded(job, e, 2, 2);
+    if (!f32 && !wide && stack->step_gradients) m->bytes[PLAN_GRADIENTS] += sharded(job, e, 4, 1);
+    if (!f32 && stack->masters) m->bytes[PLAN_MASTERS] += sharded(job, e, 4, 1);
     m->bytes[PLAN_MOMENTS] += sharded(job, e, 8, 1);
 }
 
-// ---- activations and messages
+// ---- activations
 
 static double tokens_of(const struct job *job) {
     return (double)job->rows * job->context / job->layout.mesh.size[MESH_CP];
 }
 
-static double row_bytes(const struct job *job) { // of the residual stream
-    return job->model.hidden * (job->precision == HARDWARE_FP32 ? 4.0 : 2.0);
+// [tokens, hidden] of a micro-batch, and the part of it that a rank holds under sequence
+// parallelism.
+static double tensor_bytes(const struct job *job) {
+    return tokens_of(job) * job->model.hidden * element_bytes(job);
 }
 
-// Sharded weights: the unit in use and the next one; the unit's gradients until they are scattered.
-static double unit_bytes(const struct job *job, const struct job_elements *layer) {
-    double elements = layer->dense + layer->expert;
-    if (job->layout.zero < 3) return 0;
-    return elements * (2 * 2 + (double)dtype_bytes(job->accumulate_type));
-}
-
-static void add_stage(const struct job *job, const struct pipeline *pipeline, int stage,
-                      struct plan_memory *m) {
+static double part_bytes(const struct job *job) {
     const struct layout *layout = &job->layout;
-    struct job_elements e = job_stage_elements(job, stage);
-    int slots = pipeline->slots[stage], flows = pipeline->flows[stage], stages = pipeline->stages;
-    bool halves = false;
-    const struct schedule *list = &pipeline->compute[layout_stage_rank(layout, stage)];
-    for (int i = 0; i < list->count && !halves; i++)
-        halves = list->actions[i].kind == ACTION_BACKWARD_INPUT;
-    add_states(job, &e, m);
-    for (int l = layout->layer_first[stage]; l < layout->layer_first[stage + 1]; l++) {
-        struct plan_layer layer;
-        struct job_elements one = job_layer_elements(job, l);
-        plan_layer_kept(job, l, &layer);
-        m->bytes[PLAN_ACTIVATIONS] += slots * layer.kept_bytes;
-        if (halves) m->bytes[PLAN_ACTIVATIONS] += flows * layer.flow_bytes;
-        m->bytes[PLAN_WORKING] = larger(m->bytes[PLAN_WORKING], layer.working_bytes);
-        m->bytes[PLAN_MESSAGES] = larger(m->bytes[PLAN_MESSAGES], unit_bytes(job, &one));
+    return tensor_bytes(job) / (layout->sequence_parallel ? layout->mesh.size[MESH_TP] : 1);
+}
+
+// What a stage holds of one micro-batch: from its forward to the end of backward or of its input
+// half, and from there to the weight half.
+struct held {
+    double whole, halved;
+};
+
+// The most at a time, walking the rank's list: an allocator gives back what is freed.
+static double most_held(const struct schedule *list, const struct held *held) {
+    double now = 0, most = 0;
+    for (int i = 0; i < list->count; i++) {
+        const struct held *h = &held[list->actions[i].stage];
+        switch (list->actions[i].kind) {
+        case ACTION_FORWARD:
+            now += h->whole;
+            break;
+        case ACTION_BACKWARD:
+            now -= h->whole;
+            break;
+        case ACTION_BACKWARD_INPUT:
+            now += h->halved - h->whole;
+            break;
+        case ACTION_BACKWARD_WEIGHT:
+            now -= h->halved;
+            break;
+        default:
+            break;
+        }
+        most = larger(most, now);
     }
-    double rows = tokens_of(job) / (layout->sequence_parallel ? layout->mesh.size[MESH_TP] : 1);
-    if (stage == 0 && job->dropout > 0)
-        m->bytes[PLAN_ACTIVATIONS] += slots * rows * job->model.hidden;
-    if (stage < stages - 1) return;
-    m->bytes[PLAN_ACTIVATIONS] += slots * 2 * rows * row_bytes(job); // final norm and head
-    double vocabulary = (double)job->model.vocab / layout->mesh.size[MESH_TP];
-    m->bytes[PLAN_LOGITS] = tokens_of(job) * vocabulary * (job->stack->fused_loss ? 2 : 10);
+    return most;
 }
 
-static void add_messages(const struct job *job, struct plan_memory *m) {
+// One expert's matrices of a layer with experts, all of one that has none.
+static double shapes_elements(const struct job *job, const struct job_elements *layer) {
+    double local = (double)job->model.experts / job->layout.mesh.ep;
+    return layer->dense + (layer->expert > 0 ? layer->expert / local : 0);
+}
+
+// What is there once, however many layers there are.
+struct once {
+    double working, unit, dummy;
+};
+
+static void look_at_layers(const struct job *job, int stage, struct held *held, struct once *once) {
+    const int *first = &job->layout.layer_first[stage];
+    for (int l = first[0]; l < first[1]; l++) {
+        struct plan_layer layer;
+        struct job_elements e = job_layer_elements(job, l);
+        double matrices = e.dense + e.expert;
+        plan_layer_kept(job, l, &layer);
+        held->whole += layer.kept_bytes;
+        held->halved += layer.halved_bytes;
+        once->working = larger(once->working, layer.working_bytes);
+        once->dummy = larger(once->dummy, element_bytes(job) * shapes_elements(job, &e));
+        // weights of the unit in use and of the next one, gradients until they are scattered
+        once->unit = larger(once->unit, matrices * (2 * element_bytes(job) +
+                                                    (double)dtype_bytes(job->accumulate_type)));
+    }
+}
+
+static double loss_bytes(const struct job *job) {
+    const struct stack *stack = job->stack;
+    double each = stack->loss_bytes.value > 0 ? stack->loss_bytes.value
+                  : stack->fused_loss         ? element_bytes(job)
+                                              : 4 + 4 + element_bytes(job);
+    double vocabulary = (double)job->model.vocab / job->layout.mesh.size[MESH_TP];
+    double head = vocabulary * job->model.hidden * element_bytes(job);
+    return tokens_of(job) * vocabulary * each + (stack->dummy_gradients ? head : 0);
+}
+
+static void add_rank(const struct job *job, const struct pipeline *pipeline, int rank,
+                     struct plan_memory *m) {
     const struct layout *layout = &job->layout;
-    double whole = tokens_of(job) * row_bytes(job);
-    if (layout->sequence_parallel) m->bytes[PLAN_MESSAGES] += whole;
-    if (layout->mesh.size[MESH_PP] > 1)
-        m->bytes[PLAN_MESSAGES] +=
-            2 * whole / (layout->sequence_parallel ? layout->mesh.size[MESH_TP] : 1);
+    struct held held[LAYOUT_MAX_STAGES] = {{0}};
+    struct once once = {0};
+    double tensor = tensor_bytes(job), part = part_bytes(job);
+    for (int stage = 0; stage < pipeline->stages; stage++) {
+        if (layout_stage_rank(layout, stage) != rank) continue;
+        struct job_elements e = job_stage_elements(job, stage);
+        add_states(job, &e, m);
+        look_at_layers(job, stage, &held[stage], &once);
+        if (stage == 0 && job->dropout > 0) held[0].whole += part / element_bytes(job); // its mask
+        if (stage < pipeline->stages - 1) continue;
+        held[stage].whole += 2 * part; // of the final norm
+        held[stage].halved += part;
+        m->bytes[PLAN_LOGITS] = loss_bytes(job);
+    }
+    m->bytes[PLAN_ACTIVATIONS] = most_held(&pipeline->compute[rank], held);
+    // The loss is taken before any layer is worked on backward; what the layers need beyond its
+    // room stands beside it.
+    m->bytes[PLAN_WORKING] = larger(0, once.working - m->bytes[PLAN_LOGITS]);
+    if (job->stack->dummy_gradients) m->bytes[PLAN_WORKSPACE] += once.dummy;
+    if (layout->zero == 3) m->bytes[PLAN_MESSAGES] += once.unit;
+    if (part < tensor) m->bytes[PLAN_MESSAGES] += 2 * tensor; // gathered, and its gradient
+    // Between nodes the products wait for the messages, so that nothing runs ahead of them.
+    int tp = layout->mesh.size[MESH_TP];
+    if (tp > 1 && tp <= job->cluster.domain)
+        m->bytes[PLAN_MESSAGES] += job->stack->waiting_tensors.value * tensor;
+    if (layout->mesh.size[MESH_PP] > 1) m->bytes[PLAN_MESSAGES] += 2 * part;
 }
 
 int plan_memory_stack(const struct job *job, const struct pipeline *pipeline,
                       struct plan_memory *ranks, struct err *err) {
     (void)err;
-    for (int stage = 0; stage < pipeline->stages; stage++)
-        add_stage(job, pipeline, stage, &ranks[layout_stage_rank(&job->layout, stage)]);
-    for (int i = 0; i < job->layout.mesh.size[MESH_PP]; i++) add_messages(job, &ranks[i]);
+    for (int i = 0; i < job->layout.mesh.size[MESH_PP]; i++) add_rank(job, pipeline, i, &ranks[i]);
     return 0;
 }
