@@ -63,7 +63,8 @@ static int need(bool given, const char *word, const char *options, struct err *e
 }
 
 static int word_data(struct sizes *s, struct size_sheet *sheet, struct err *err) {
-    if (need(s->tokens_per_second != 0 || (s->batch != 0 && s->context && s->steps_per_second != 0),
+    if (need(!isnan(s->tokens_per_second) ||
+                 (!isnan(s->batch) && s->context && !isnan(s->steps_per_second)),
              "data", "--tokens-per-second, or --batch, --context and --steps-per-second", err) != 0)
         return -1;
     struct size_data in = {.tokens_per_second = s->tokens_per_second,
@@ -71,11 +72,10 @@ static int word_data(struct sizes *s, struct size_sheet *sheet, struct err *err)
                            .shard_tokens = s->shard_tokens,
                            .workers = s->workers,
                            .operations = s->operations};
-    if (in.tokens_per_second == 0)
+    if (isnan(in.tokens_per_second))
         in.tokens_per_second = s->batch * s->context * s->steps_per_second;
-    if (s->model)
-        in.flops_per_token = s->context ? flops_per_token_full(&s->config, s->context)
-                                        : 6 * (double)flops_matmul_params(&s->config);
+    if (s->model) in.products_per_token = 6 * (double)flops_matmul_params(&s->config);
+    if (s->model && s->context) in.flops_per_token = flops_per_token_full(&s->config, s->context);
     if (s->cluster_text) {
         const struct storage *files = &s->cluster.storage[STORAGE_PARALLEL];
         in.metadata_limit = files->metadata_per_second.value;
@@ -97,7 +97,7 @@ static int word_packing(struct sizes *s, struct size_sheet *sheet, struct err *e
 
 // Parameters of the model, or as given.
 static int params_of(const struct sizes *s, const char *word, double *params, struct err *err) {
-    if (need(s->model || s->params != 0, word, "--model or --params", err) != 0) return -1;
+    if (need(s->model || !isnan(s->params), word, "--model or --params", err) != 0) return -1;
     *params = s->model ? (double)flops_all_params(&s->config) : s->params;
     return 0;
 }
@@ -218,7 +218,11 @@ static int print(const struct size_sheet *sheet, bool json, struct err *err) {
 
 int plan_size(int argc, char **argv) {
     static struct size_sheet sheet;
-    struct sizes s = {.shard_tokens = 1e8,
+    struct sizes s = {.tokens_per_second = NAN,
+                      .batch = NAN,
+                      .steps_per_second = NAN,
+                      .params = NAN,
+                      .shard_tokens = 1e8,
                       .operations = 1,
                       .document = 600,
                       .seconds = 60,

@@ -39,12 +39,12 @@ struct size_data {
     double tokens_per_second;
     int64_t vocab;
     double shard_tokens;
-    int workers;            // that read, all nodes together
-    double operations;      // metadata operations to open a shard
-    double metadata_limit;  // of the file system, 0: not known
-    double read_limit;      // bytes/s of the file system, 0: not known
-    double flops_per_token; // 0: not known; with `rate` the MFU that so many tokens would mean
-    double rate;            // FLOP/s of all accelerators
+    int workers;                                // that read, all nodes together
+    double operations;                          // metadata operations to open a shard
+    double metadata_limit;                      // of the file system, 0: not known
+    double read_limit;                          // bytes/s of the file system, 0: not known
+    double products_per_token, flops_per_token; // 6 N, and with attention (full); 0: not known
+    double rate; // FLOP/s of all accelerators: with them the MFU that so many tokens would mean
 };
 int size_data(const struct size_data *in, struct size_sheet *out, struct err *err);
 

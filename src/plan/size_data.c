@@ -19,6 +19,15 @@ static int check_data(const struct size_data *in, struct err *err) {
                : 0;
 }
 
+// What a machine of this size would have to reach.
+static void put_mfu(const struct size_data *in, const char *name, double flops,
+                    struct size_sheet *out) {
+    if (!(flops > 0 && in->rate > 0)) return;
+    double mfu = in->tokens_per_second * flops / in->rate;
+    struct size_line *line = size_put(out, "data", name, mfu, "share");
+    if (mfu > 1) size_note(line, NAN, "no machine of this size consumes so many tokens");
+}
+
 static void put_limits(const struct size_data *in, double bytes, double partitioned,
                        struct size_sheet *out) {
     if (in->read_limit > 0)
@@ -39,11 +48,8 @@ int size_data(const struct size_data *in, struct size_sheet *out, struct err *er
     double bytes = in->tokens_per_second * token_bytes;
     double opens = in->tokens_per_second / in->shard_tokens * in->operations;
     size_put(out, "data", "tokens_per_second", in->tokens_per_second, "tok/s");
-    if (in->flops_per_token > 0 && in->rate > 0) {
-        double mfu = in->tokens_per_second * in->flops_per_token / in->rate;
-        struct size_line *line = size_put(out, "data", "mfu_of_that_rate", mfu, "share");
-        if (mfu > 1) size_note(line, NAN, "no machine of this size consumes so many tokens");
-    }
+    put_mfu(in, "mfu_6n", in->products_per_token, out);
+    put_mfu(in, "mfu_6n_12lht", in->flops_per_token, out);
     struct size_line *line = size_put(out, "data", "token_bytes", token_bytes, "B");
     if (token_bytes == 4)
         size_note(line, 2, "2 bytes hold 65,536 ids; %lld need 4", (long long)in->vocab);

@@ -219,7 +219,7 @@ static void put_memory(const struct size_rlhf *in, struct size_sheet *out) {
     size_note(line, NAN, "%.3g s in and as long out over all accelerators at %.3g GB/s each",
               frozen / in->host_bandwidth / in->accelerators, in->host_bandwidth / 1e9);
     line = size_put(out, "states, all models", "dpo", size_dpo_states(p.policy, false), "B");
-    size_note(line, NAN, "policy and reference; %.3g GB with the reference computed beforehand",
+    size_note(line, NAN, "policy and reference; %.4g GB with the reference computed beforehand",
               size_dpo_states(p.policy, true) / 1e9);
 }
 

@@ -31,7 +31,7 @@ TEST(size_data_worked) {
     struct size_data in = textbook;
     struct size_sheet sheet = {0};
     struct err err = {0};
-    in.flops_per_token = 6 * 70e9;
+    in.products_per_token = 6 * 70e9;
     in.rate = 512 * 989e12;
     CHECK_OK(size_data(&in, &sheet, &err), err);
     CHECK_CLOSE(value(&sheet, "data", "tokens_per_second"), 4.19e6, 0.002);
@@ -41,8 +41,8 @@ TEST(size_data_worked) {
     CHECK_CLOSE(value(&sheet, "data", "metadata_operations"), 4.2, 0.002);
     CHECK_CLOSE(value(&sheet, "data", "if_every_worker_opens_all"), 41943, 0.001);
     CHECK_CLOSE(value(&sheet, "data", "share_if_every_worker_opens_all"), 0.839, 0.001);
-    CHECK_CLOSE(value(&sheet, "data", "mfu_of_that_rate"), 3.48, 0.002);
-    CHECK_CONTAINS(size_find(&sheet, "data", "mfu_of_that_rate")->note, "no machine");
+    CHECK_CLOSE(value(&sheet, "data", "mfu_6n"), 3.48, 0.002);
+    CHECK_CONTAINS(size_find(&sheet, "data", "mfu_6n")->note, "no machine");
 }
 
 TEST(size_token_bytes_of_vocabularies) {
