@@ -190,7 +190,8 @@ static int add_memory(const struct job *job, struct estimate *e, struct err *err
 
 // ---- all of it
 
-static int open_estimate(const struct job *job, struct estimate *e, struct err *err) {
+static int open_estimate(const struct job *job, bool time_only, struct estimate *e,
+                         struct err *err) {
     e->stage_count = layout_stages(&job->layout);
     e->rank_count = job->layout.mesh.size[MESH_PP];
     e->stages = calloc((size_t)e->stage_count, sizeof *e->stages);
@@ -198,13 +199,13 @@ static int open_estimate(const struct job *job, struct estimate *e, struct err *
     if (!e->stages || !e->updates) return err_set(err, ERR_MEMORY, "plan: no memory for a step");
     if (estimate_stages(job, e->stages, err) != 0 || estimate_updates(job, e->updates, err) != 0)
         return -1;
-    return estimate_open_lists(job, &e->pipeline, err);
+    return estimate_open_lists(job, job->stack->own && !time_only, &e->pipeline, err);
 }
 
 int estimate_step(const struct job *job, bool time_only, struct estimate *out, struct err *err) {
     struct estimate e = {0};
     int result = job_check(job, err);
-    if (result == 0) result = open_estimate(job, &e, err);
+    if (result == 0) result = open_estimate(job, time_only, &e, err);
     if (result == 0) result = simulate(job, &e, err);
     if (result == 0) e.assumed = rests_on_assumed(job);
     if (result == 0 && !time_only) result = estimate_waterfall(job, &e, err);

@@ -14,17 +14,21 @@ static int group_of(const struct job *job) {
 // Micro-batches that are simulated: all, or as many as fill the pipeline, with the same remainder.
 static int simulated(const struct job *job) {
     int group = group_of(job), ranks = job->layout.mesh.size[MESH_PP];
-    int most = (job->schedule == PIPELINE_ZB_V ? 8 : 5) * ranks + 8;
+    int fill = job->schedule == PIPELINE_ZB_V ? 8 : job->layout.chunks > 1 ? 3 : 5;
+    int most = fill * ranks + 8;
     if (job->schedule == PIPELINE_FILE || job->micro_batches <= most + group)
         return job->micro_batches;
     return most + (job->micro_batches - most) % group;
 }
 
-int estimate_open_lists(const struct job *job, struct pipeline *pipeline, struct err *err) {
-    struct pipeline_shape shape = job_pipeline_shape(job, simulated(job));
+int estimate_open_lists(const struct job *job, bool all_sizes, struct pipeline *pipeline,
+                        struct err *err) {
+    int count = simulated(job);
+    int fewest = count < job->micro_batches ? count - group_of(job) : count;
+    struct pipeline_shape shape = job_pipeline_shape(job, count);
     return job->schedule == PIPELINE_FILE
                ? pipeline_open_csv(pipeline, job->schedule_csv, "schedule", &shape, err)
-               : pipeline_open(pipeline, &shape, err);
+               : pipeline_open_for(pipeline, &shape, all_sizes ? 1 : fewest, err);
 }
 
 static double length(const struct pipeline_costs *costs, const struct pipeline_times *times) {

@@ -112,7 +112,7 @@ static void place_all(struct pipeline *p) {
 // ranks the middle of the list repeats and nothing changes any more.
 static void allow_fewer(struct pipeline *p) {
     int micro_batches = p->shape.micro_batches;
-    for (int m = 1; m < micro_batches && m <= 5 * p->shape.ranks; m++) {
+    for (int m = p->fewest_micro_batches; m < micro_batches && m <= 5 * p->shape.ranks; m++) {
         p->shape.micro_batches = m;
         place_all(p);
     }
@@ -120,10 +120,16 @@ static void allow_fewer(struct pipeline *p) {
 }
 
 int pipeline_open(struct pipeline *pipeline, const struct pipeline_shape *shape, struct err *err) {
+    return pipeline_open_for(pipeline, shape, 1, err);
+}
+
+int pipeline_open_for(struct pipeline *pipeline, const struct pipeline_shape *shape, int fewest,
+                      struct err *err) {
     struct pipeline_shape s = *shape;
     if (s.chunks == 0) s.chunks = own_chunks(s.kind);
     struct pipeline p;
     if (pipeline_allocate(&p, &s, err) != 0) return -1;
+    p.fewest_micro_batches = most(1, fewest);
     for (int k = 0; k < p.stages; k++) p.stage_rank[k] = pipeline_stage_rank(s.kind, s.ranks, k);
     if (s.kind == PIPELINE_ZB_V) allow_fewer(&p);
     place_all(&p);
@@ -138,9 +144,9 @@ int pipeline_remake(struct pipeline *p, int micro_batches, struct err *err) {
                        "the schedule that was read is for %d micro-batches, a step has %d",
                        p->shape.micro_batches, micro_batches);
     }
-    if (micro_batches < 1 || micro_batches > p->most_micro_batches)
-        return err_set(err, ERR_INTERNAL, "schedule opened for at most %d micro-batches, %d wanted",
-                       p->most_micro_batches, micro_batches);
+    if (micro_batches < p->fewest_micro_batches || micro_batches > p->most_micro_batches)
+        return err_set(err, ERR_INTERNAL, "schedule opened for %d to %d micro-batches, %d wanted",
+                       p->fewest_micro_batches, p->most_micro_batches, micro_batches);
     p->shape.micro_batches = micro_batches;
     int *needed = needs(p);
     pipeline_generate(p);

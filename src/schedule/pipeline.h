@@ -50,7 +50,8 @@ struct pipeline {
     struct schedule *ranks;   // [ranks], complete lists
     struct schedule *compute; // [ranks], the compute actions of them alone, without places
     int *slots, *flows; // [stages] most micro-batches whose activations (flows) are held at once
-    int most_micro_batches; // for which there is room
+    int most_micro_batches;   // for which there is room
+    int fewest_micro_batches; // that it may be remade for
     int *scratch;
     int scratch_ints;
 };
@@ -63,6 +64,10 @@ int pipeline_stage_rank(enum pipeline_kind kind, int ranks, int stage);
 // number of micro-batches from 1 up works with every kind. Errors: chunks that the kind does not
 // have, numbers below 1, memory.
 int pipeline_open(struct pipeline *pipeline, const struct pipeline_shape *shape, struct err *err);
+// The same, to be remade for no less than `fewest` micro-batches: zb-v, whose places have to do for
+// all, is opened sooner.
+int pipeline_open_for(struct pipeline *pipeline, const struct pipeline_shape *shape, int fewest,
+                      struct err *err);
 // The same for fewer (or again as many) micro-batches in the room that was taken: allocates
 // nothing, and `slots` and `flows` stay as they were opened, which suffices. Not for a list that
 // was read.

@@ -282,7 +282,7 @@ TEST(long_steps_are_prolonged_exactly) {
                 struct pipeline_times times;
                 struct err err = {0};
                 double seconds;
-                CHECK_OK(estimate_open_lists(&job, &folded, &err), err);
+                CHECK_OK(estimate_open_lists(&job, k % 2, &folded, &err), err);
                 CHECK(folded.shape.micro_batches < job.micro_batches);
                 CHECK_OK(estimate_simulate(&job, &folded, &costs, &seconds, NULL, &err), err);
                 struct pipeline_shape shape = job_pipeline_shape(&job, job.micro_batches);
