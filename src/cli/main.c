@@ -26,6 +26,7 @@ static const struct verb {
     {"convert", verb_convert, "models to Hugging Face layout or GGUF; checks model folders"},
     {"schedule", verb_schedule, "draws a pipeline schedule, with its bubble and memory"},
     {"simulate", verb_simulate, "whole runs under failures: effective time, interval, spares"},
+    {"hardware", verb_hardware, "what clusters are made of: rates, links, prices, with sources"},
     {"bench", verb_bench, "measures parts of the program on this machine"},
     {NULL, NULL, NULL},
 };

@@ -101,7 +101,9 @@ static int read_builtin(struct catalogue *catalogue, struct err *err) {
 int catalogue_open(struct catalogue **out, struct err *err) {
     struct catalogue *catalogue = calloc(1, sizeof *catalogue);
     if (!catalogue) return err_set(err, ERR_MEMORY, "catalogue: no memory");
-    if (read_builtin(catalogue, err) != 0) {
+    int result = read_builtin(catalogue, err);
+    catalogue->added_count = 0;
+    if (result != 0) {
         catalogue_close(catalogue);
         return err_context(err, "built-in catalogue");
     }
@@ -191,7 +193,7 @@ static int resize(const char *text, const char *counts, struct cluster *c, struc
     if (by_node) {
         const char *second = end + 1;
         per_node = strtol(second, &end, 10);
-        if (end == second) per_node = -1;
+        if (end == second) end = (char *)counts;
     }
     if (end == counts || *end || counts[0] < '0' || counts[0] > '9')
         return err_set(err, ERR_USAGE,
@@ -229,14 +231,21 @@ static bool is_path(const char *text) {
 static int cluster_of_file(struct catalogue *catalogue, const char *path, struct cluster *out,
                            struct err *err) {
     if (catalogue_add(catalogue, path, err) != 0) return -1;
-    if (catalogue->added_count == 0)
+    const char *first = NULL, *second = NULL;
+    for (int i = 0; i < catalogue->added_count; i++) {
+        if (catalogue->added[i].section != SECTION_CLUSTERS) continue;
+        if (first && !second) second = catalogue->added[i].name;
+        if (!first) first = catalogue->added[i].name;
+    }
+    if (!first)
         return err_set(err, ERR_USAGE, "%s: expected a cluster below \"clusters:\", found none",
                        path);
-    if (catalogue->added_count > 1)
+    if (second)
         return err_set(err, ERR_USAGE,
-                       "%s: expected one cluster, found %d (\"%s\", \"%s\"...): keep one in a file",
-                       path, catalogue->added_count, catalogue->added[0], catalogue->added[1]);
-    resolve(catalogue, catalogue_find(catalogue, SECTION_CLUSTERS, catalogue->added[0]), out);
+                       "%s: expected one cluster, found several (\"%s\", \"%s\"): keep one in a "
+                       "file",
+                       path, first, second);
+    resolve(catalogue, catalogue_find(catalogue, SECTION_CLUSTERS, first), out);
     return 0;
 }
 

@@ -161,6 +161,7 @@ static const struct field stack_fields[] = {
     BOOL(struct stack, step_gradients, "step_gradients"),
     BOOL(struct stack, dummy_gradients, "dummy_gradients"),
     FIGURE(struct stack, loss_bytes, "loss_bytes", UNIT_NUMBER, 0),
+    FIGURE(struct stack, spread_loss_bytes, "spread_loss_bytes", UNIT_NUMBER, 0),
     FIGURE(struct stack, waiting_tensors, "waiting_tensors", UNIT_NUMBER, 0),
     FIGURE(struct stack, bucket_bytes, "bucket_bytes", UNIT_BYTES, 1e8),
     FIGURE(struct stack, allocator_share, "allocator_share", UNIT_SHARE, 0.03),

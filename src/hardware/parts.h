@@ -84,7 +84,10 @@ struct catalogue {
     struct entries sections[SECTIONS];
     void **kept; // texts, entries and lists; freed at close
     size_t kept_count, kept_capacity;
-    const char **added; // clusters of the file that was read last
+    struct added {
+        enum section_kind section;
+        const char *name;
+    } * added; // entries of the file that was read last
     int added_count;
 };
 // Memory that lives as long as the catalogue. NULL with a message.

@@ -237,13 +237,15 @@ static int finish_cluster(const struct file_reader *r, size_t first, struct clus
     return 0;
 }
 
-static int note_added(const struct file_reader *r, const char *name) {
+static int note_added(const struct file_reader *r, enum section_kind section, const char *name) {
     struct catalogue *c = r->catalogue;
-    const char **grown = catalogue_room(c, ((size_t)c->added_count + 1) * sizeof *grown, r->err);
+    size_t count = (size_t)c->added_count;
+    struct added *grown = catalogue_room(c, (count + 1) * sizeof *grown, r->err);
     if (!grown) return -1;
-    if (c->added_count > 0) memcpy(grown, c->added, (size_t)c->added_count * sizeof *grown);
-    grown[c->added_count++] = name;
+    if (count > 0) memcpy(grown, c->added, count * sizeof *grown);
+    grown[count] = (struct added){section, name};
     c->added = grown;
+    c->added_count++;
     return 0;
 }
 
@@ -271,9 +273,8 @@ static int read_entry(const struct file_reader *r, size_t first, const struct pa
     if (parts->section == SECTION_ACCELERATORS && finish_accelerator(r, first, at) != 0) return -1;
     if (parts->section == SECTION_LINKS && finish_link(r, first, bandwidth_given, at) != 0)
         return -1;
-    if (parts->section == SECTION_CLUSTERS &&
-        (finish_cluster(r, first, at) != 0 || note_added(r, *(const char **)at) != 0))
-        return -1;
+    if (parts->section == SECTION_CLUSTERS && finish_cluster(r, first, at) != 0) return -1;
+    if (note_added(r, (enum section_kind)parts->section, *(const char **)at) != 0) return -1;
     return catalogue_put(r->catalogue, (enum section_kind)parts->section, entry, r->err);
 }
 
