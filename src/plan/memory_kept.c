@@ -84,9 +84,26 @@ static void keep_experts(struct layer_shape *s) {
     keep(s, "shared expert", 3 * shared);
 }
 
+// Every second product of those in a row (q, k, v, out, gate, up, down) keeps its output, and
+// attention does; all else is done again: torchtitan's selective recomputation by operation.
+static void keep_half(struct layer_shape *s) {
+    const struct model_config *c = &s->local;
+    double t = s->tokens * s->element, up = s->experts ? 0 : c->ffn;
+    keep(s, "q and v", t * (double)(model_q_width(c) + model_kv_width(c)));
+    keep(s, "attention", t * (double)model_value_width(c));
+    keep(s, "lse", s->tokens * c->heads * 4);
+    if (s->experts) up = (double)c->top_k * s->job->imbalance * c->expert_ffn + c->shared_ffn;
+    keep(s, "gate", t * up);
+    keep(s, "down", residual(s));
+}
+
 static void keep_all(struct layer_shape *s) {
     keep(s, "input", residual(s));
     if (s->mode == RECOMPUTE_FULL) return;
+    if (s->mode == RECOMPUTE_SELECTIVE && s->job->stack->selective == STACK_SELECTIVE_HALF) {
+        keep_half(s);
+        return;
+    }
     keep_attention(s);
     keep(s, "middle", residual(s));
     keep_norm(s, "norm2");

@@ -11,6 +11,10 @@ static double element_bytes(const struct job *job) {
     return job->precision == HARDWARE_FP32 ? 4 : 2;
 }
 
+static double gradient_bytes(const struct job *job) {
+    return job->precision == HARDWARE_FP32 ? 4 : (double)dtype_bytes(job->accumulate_type);
+}
+
 // ---- states
 
 struct shares { // ranks that share what is sharded
@@ -34,8 +38,10 @@ static double sharded(const struct job *job, const struct job_elements *e, doubl
 static void add_states(const struct job *job, const struct job_elements *e, struct plan_memory *m) {
     const struct stack *stack = job->stack;
     bool f32 = job->precision == HARDWARE_FP32, wide = job->accumulate_type == DTYPE_F32;
-    m->bytes[PLAN_WEIGHTS] += sharded(job, e, element_bytes(job), 3);
-    m->bytes[PLAN_GRADIENTS] += sharded(job, e, f32 || wide ? 4 : 2, 2);
+    // FSDP shards the FP32 weights themselves and rounds what it gathers.
+    bool only_masters = !f32 && stack->masters && job->layout.zero == 3;
+    if (!only_masters) m->bytes[PLAN_WEIGHTS] += sharded(job, e, element_bytes(job), 3);
+    m->bytes[PLAN_GRADIENTS] += sharded(job, e, gradient_bytes(job), 2);
     if (!f32 && wide && stack->both_gradients) m->bytes[PLAN_GRADIENTS] += sharded(job, e, 2, 2);
     if (!f32 && !wide && stack->step_gradients) m->bytes[PLAN_GRADIENTS] += sharded(job, e, 4, 1);
     if (!f32 && stack->masters) m->bytes[PLAN_MASTERS] += sharded(job, e, 4, 1);
@@ -99,7 +105,7 @@ static double shapes_elements(const struct job *job, const struct job_elements *
 
 // What is there once, however many layers there are.
 struct once {
-    double working, unit, dummy;
+    double working, unit, tables, dummy, elements;
 };
 
 static void look_at_layers(const struct job *job, int stage, struct held *held, struct once *once) {
@@ -114,18 +120,23 @@ static void look_at_layers(const struct job *job, int stage, struct held *held, 
         once->working = larger(once->working, layer.working_bytes);
         once->dummy = larger(once->dummy, element_bytes(job) * shapes_elements(job, &e));
         // weights of the unit in use and of the next one, gradients until they are scattered
-        once->unit = larger(once->unit, matrices * (2 * element_bytes(job) +
-                                                    (double)dtype_bytes(job->accumulate_type)));
+        once->unit = larger(once->unit, matrices * (2 * element_bytes(job) + gradient_bytes(job)));
     }
+}
+
+static double table_elements(const struct job *job) {
+    return (double)job->model.vocab * job->model.hidden / job->layout.mesh.size[MESH_TP];
 }
 
 static double loss_bytes(const struct job *job) {
     const struct stack *stack = job->stack;
-    double each = stack->loss_bytes.value > 0 ? stack->loss_bytes.value
-                  : stack->fused_loss         ? element_bytes(job)
-                                              : 4 + 4 + element_bytes(job);
+    double each = stack->loss_bytes.value;
+    if (job->layout.mesh.size[MESH_TP] > 1 && stack->spread_loss_bytes.value > 0)
+        each = stack->spread_loss_bytes.value;
+    // unless said: the gradient in the place of the logits, or FP32 logits and their softmax beside
+    if (each <= 0) each = stack->fused_loss ? element_bytes(job) : 4 + 4 + element_bytes(job);
     double vocabulary = (double)job->model.vocab / job->layout.mesh.size[MESH_TP];
-    double head = vocabulary * job->model.hidden * element_bytes(job);
+    double head = table_elements(job) * element_bytes(job);
     return tokens_of(job) * vocabulary * each + (stack->dummy_gradients ? head : 0);
 }
 
@@ -139,19 +150,28 @@ static void add_rank(const struct job *job, const struct pipeline *pipeline, int
         if (layout_stage_rank(layout, stage) != rank) continue;
         struct job_elements e = job_stage_elements(job, stage);
         add_states(job, &e, m);
+        once.elements += e.dense + e.expert;
         look_at_layers(job, stage, &held[stage], &once);
         if (stage == 0 && job->dropout > 0) held[0].whole += part / element_bytes(job); // its mask
         if (stage < pipeline->stages - 1) continue;
         held[stage].whole += 2 * part; // of the final norm
         held[stage].halved += part;
         m->bytes[PLAN_LOGITS] = loss_bytes(job);
+        // a unit of its own that stays gathered from forward to backward
+        once.tables = table_elements(job) * (element_bytes(job) + gradient_bytes(job));
     }
     m->bytes[PLAN_ACTIVATIONS] = most_held(&pipeline->compute[rank], held);
     // The loss is taken before any layer is worked on backward; what the layers need beyond its
     // room stands beside it.
     m->bytes[PLAN_WORKING] = larger(0, once.working - m->bytes[PLAN_LOGITS]);
     if (job->stack->dummy_gradients) m->bytes[PLAN_WORKSPACE] += once.dummy;
-    if (layout->zero == 3) m->bytes[PLAN_MESSAGES] += once.unit;
+    // In a pipeline the weights stay gathered and gradients add up whole until the last
+    // micro-batch.
+    bool stay = layout->mesh.size[MESH_PP] > 1 && !job->reduce_per_micro_batch;
+    if (layout->zero == 3 && stay)
+        m->bytes[PLAN_MESSAGES] += once.elements * (element_bytes(job) + gradient_bytes(job));
+    else if (layout->zero == 3)
+        m->bytes[PLAN_MESSAGES] += once.unit + once.tables;
     if (part < tensor) m->bytes[PLAN_MESSAGES] += 2 * tensor; // gathered, and its gradient
     // Between nodes the products wait for the messages, so that nothing runs ahead of them.
     int tp = layout->mesh.size[MESH_TP];
