@@ -124,8 +124,9 @@ int cost_list_head(const struct cost_shape *shape, enum cost_pass pass, struct c
 
 // ---- update ------------------------------------------------------------------------------------
 
-// AdamW in one pass: gradient, master, two moments read; master, moments, weight written. Before it
-// the norm reads the gradients, and they are set to zero for the next step.
+// AdamW in one pass: gradient, master, two moments read; master, moments, weight written. The norm
+// reads the gradients. Others clip and clear gradients in passes of their own, and write weights in
+// a third.
 double cost_update_seconds(const struct cost_shape *shape, double parameters, double gradients) {
     const struct accelerator *a = &shape->cluster->accelerator;
     const struct stack *stack = shape->stack;
@@ -133,9 +134,11 @@ double cost_update_seconds(const struct cost_shape *shape, double parameters, do
         shape->precision == HARDWARE_FP32 ? HARDWARE_FP32 : HARDWARE_BF16;
     double gradient = (double)dtype_bytes(stack->gradient);
     double weight = wide == HARDWARE_FP32 || !stack->masters ? 0 : 2;
-    double update = 12 + 12 + gradient + weight;
+    double update = 12 + 12 + gradient + weight, rest = stack->own ? 0 : 3 * gradient;
+    if (!stack->own && weight > 0) rest += 4;
     double seconds = price_kernel(a, KERNEL_ADAMW, parameters, parameters * update, wide) +
-                     price_kernel(a, KERNEL_GRAD_NORM, gradients, gradients * gradient, wide);
+                     price_kernel(a, KERNEL_GRAD_NORM, gradients, gradients * gradient, wide) +
+                     price_bytes(a, gradients * rest);
     // both layouts of products, once per step
     if (stack->own && a->cpu)
         seconds += 2 * price_kernel(a, KERNEL_PACK, parameters, parameters * 4, wide);
