@@ -226,7 +226,7 @@ int plan_size(int argc, char **argv) {
                       .operations = 1,
                       .document = 600,
                       .seconds = 60,
-                      .host_bandwidth = 25e9,
+                      .host_bandwidth = SIZE_HOST_BANDWIDTH,
                       .days = 30,
                       .interval = 600,
                       .forward_mfu = 0.5,

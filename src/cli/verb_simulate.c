@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "cli/cli.h"
 #include "cli/simulate_input.h"
+#include "plan/draw.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +69,19 @@ static int print(struct simulate_request *request, struct err *err) {
     return result;
 }
 
+enum { RUNS_OF_A_POINT = 200 };
+
+static int write_svg(const struct simulate_request *request, struct err *err) {
+    struct text out = {0};
+    if (!request->svg) return 0;
+    int count = request->count < RUNS_OF_A_POINT ? request->count : RUNS_OF_A_POINT;
+    int result = draw_interval(&request->report.runs, count, request->report.seed,
+                               "Effective training time over the checkpoint interval", &out, err);
+    if (result == 0) result = file_replace(request->svg, out.data, out.size, err);
+    text_free(&out);
+    return result;
+}
+
 static int simulate_run(int argc, char **argv) {
     struct simulate_input *input = NULL;
     struct simulate_request request;
@@ -75,6 +89,7 @@ static int simulate_run(int argc, char **argv) {
     int result = simulate_input_read(argc, argv, &input, &request, &err);
     if (result == 1) fputs(usage, stdout);
     if (result == 0) result = print(&request, &err);
+    if (result == 0) result = write_svg(&request, &err);
     simulate_input_close(input);
     return result >= 0 ? 0 : cli_fail(&err);
 }

@@ -71,6 +71,12 @@ int size_checkpoint(const struct size_checkpoint *in, struct size_sheet *out, st
 // BF16 weights, FP32 masters and both moments; and without the weights, which masters round to.
 double size_checkpoint_bytes(double params, bool weights);
 
+// How long ranks stand still for a snapshot into host memory, and how long writing it takes: to the
+// parallel file system, else to the nodes, else to the object store (0: no storage is described).
+#define SIZE_HOST_BANDWIDTH 25e9 // bytes/s of an accelerator on PCIe 4 or 5, assumed
+void size_checkpoint_times(double params, const struct cluster *cluster, double host_bandwidth,
+                           double *blocking, double *persist);
+
 struct size_storage {
     double params;
     double run_seconds, interval_seconds; // between checkpoints

@@ -37,16 +37,16 @@ static void put_tiers(const struct cluster *cluster, double bytes, struct size_s
     }
 }
 
-static void put_run(const struct cluster *cluster, double blocking, double bytes,
-                    struct size_sheet *out) {
-    double persist = 0;
-    for (int k = 0; k < STORAGE_KINDS && persist <= 0; k++) {
+void size_checkpoint_times(double params, const struct cluster *cluster, double host_bandwidth,
+                           double *blocking, double *persist) {
+    double bytes = size_checkpoint_bytes(params, true);
+    *blocking = bytes / cluster->nodes / cluster->per_node / host_bandwidth;
+    *persist = 0;
+    for (int k = 0; k < STORAGE_KINDS && *persist <= 0; k++) {
         int kind = (int[]){STORAGE_PARALLEL, STORAGE_NODE, STORAGE_OBJECT}[k];
         double rate = write_rate(cluster, (enum storage_kind)kind);
-        if (rate > 0) persist = bytes / rate;
+        if (rate > 0) *persist = bytes / rate;
     }
-    struct size_line *line = size_put(out, "checkpoint", "persist_seconds", persist, "s");
-    size_note(line, NAN, "weft simulate run --blocking %.2f --persist %.1f", blocking, persist);
 }
 
 int size_checkpoint(const struct size_checkpoint *in, struct size_sheet *out, struct err *err) {
@@ -69,14 +69,16 @@ int size_checkpoint(const struct size_checkpoint *in, struct size_sheet *out, st
     size_note(&out->lines[out->count - 1], NAN, "to be written in %.4g s", in->seconds);
     if (!in->cluster) return 0;
     double accelerators = (double)in->cluster->nodes * in->cluster->per_node;
-    double blocking = bytes / accelerators / in->host_bandwidth;
+    double blocking, persist;
+    size_checkpoint_times(in->params, in->cluster, in->host_bandwidth, &blocking, &persist);
     size_put(out, "checkpoint", "burst_of_a_node", bytes / in->seconds / in->cluster->nodes, "B/s");
     size_put(out, "checkpoint", "snapshot_of_an_accelerator", bytes / accelerators, "B");
     line = size_put(out, "checkpoint", "blocking_seconds", blocking, "s");
     size_note(line, NAN, "to host memory at %.3g GB/s for each accelerator",
               in->host_bandwidth / 1e9);
     put_tiers(in->cluster, bytes, out);
-    put_run(in->cluster, blocking, bytes, out);
+    line = size_put(out, "checkpoint", "persist_seconds", persist, "s");
+    size_note(line, NAN, "weft simulate run --blocking %.2f --persist %.1f", blocking, persist);
     return 0;
 }
 

@@ -23,7 +23,7 @@ void size_rlhf_defaults(struct size_rlhf *in) {
                              .lora_rank = 16,
                              .forward_mfu = 0.5,
                              .train_mfu = 0.4,
-                             .host_bandwidth = 25e9};
+                             .host_bandwidth = SIZE_HOST_BANDWIDTH};
 }
 
 static int check(const struct size_rlhf *in, struct err *err) {
