@@ -3,6 +3,7 @@
 #include "plan/draw_chart.h"
 #include "plan/jobs.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static const struct test_layout seventy = {
