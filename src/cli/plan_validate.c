@@ -17,13 +17,12 @@ static const char usage[] =
     "  --source NAME  only rows whose source_id begins so\n"
     "  --rows         each row: predicted, measured, error\n"
     "  --csv FILE     each row with the parts of its predicted step, as a table\n"
-    "  --memory       also peak memory, and which runs fit\n"
     "  --json         prints JSON (median_source_mape and the rest)\n"
     "  --svg FOLDER   draws predicted over measured: all.svg and one picture for each source\n";
 
 struct arguments {
     const char *file, *source, *csv, *svg;
-    bool rows, json, memory;
+    bool rows, json;
 };
 
 static int write_text(const char *path, struct text *text, struct err *err) {
@@ -76,9 +75,7 @@ static int run(const struct arguments *a, struct err *err) {
     if (file_read(a->file, 0, &text, &bytes, err) != 0) return -1;
     int result = published_read(text, bytes, a->file, &table, err);
     if (result == 0) result = catalogue_open(&catalogue, err);
-    if (result == 0)
-        result =
-            validate_table(&table, catalogue, a->source, a->memory ? VALIDATE_MEMORY : 0, &v, err);
+    if (result == 0) result = validate_table(&table, catalogue, a->source, &v, err);
     if (result == 0 && v.rows == 0 && a->source)
         result = err_set(err, ERR_USAGE, "%s: no row has a source_id that begins with \"%s\"",
                          a->file, a->source);
@@ -94,8 +91,8 @@ int plan_validate(int argc, char **argv) {
     struct arguments a = {0};
     const struct option options[] = {
         {"--source", OPTION_TEXT, &a.source, 0}, {"--rows", OPTION_FLAG, &a.rows, 0},
-        {"--csv", OPTION_TEXT, &a.csv, 0},       {"--memory", OPTION_FLAG, &a.memory, 0},
-        {"--json", OPTION_FLAG, &a.json, 0},     {"--svg", OPTION_TEXT, &a.svg, 0},
+        {"--csv", OPTION_TEXT, &a.csv, 0},       {"--json", OPTION_FLAG, &a.json, 0},
+        {"--svg", OPTION_TEXT, &a.svg, 0},
     };
     struct err err = {0};
     int words;

@@ -28,9 +28,10 @@ static bool ran_out(const struct published *row) {
            strstr(row->source, "_failed");
 }
 
-// The playbook's authors met network trouble below that; its rows are for ranking only.
+// The playbook's authors met network trouble below that (its README says so); such rows are for
+// ranking only.
 static bool too_noisy(const struct published *row) {
-    return text_begins(row->source, "nanotron") && row->mfu > 0 && row->mfu < 20;
+    return text_begins(row->source, "nanotron") && !(row->mfu >= 20);
 }
 
 static void leave_out(struct validated *v, const char *reason) {
@@ -66,19 +67,19 @@ static void take_parts(const struct job *job, const struct estimate *e, struct v
     p->rest = e->step_seconds - work;
 }
 
-static int predict_memory(const struct job *job, struct validated *v, struct err *err) {
+// Where the memory of a job cannot be told, it counts as fitting.
+static void predict_memory(const struct job *job, struct validated *v) {
     struct plan_memory ranks[LAYOUT_MAX_STAGES];
-    if (plan_memory(job, ranks, err) != 0) return -1;
+    struct err err = {0};
     v->fits = true;
-    for (int r = 0; r < job->layout.mesh.size[MESH_PP]; r++) {
-        v->memory_predicted = fmax(v->memory_predicted, ranks[r].allocated);
+    if (plan_memory(job, ranks, &err) != 0) return;
+    int count = job->layout.mesh.size[MESH_PP];
+    for (int r = 0; r < count; r++) {
         v->memory_total = fmax(v->memory_total, ranks[r].total);
         if (ranks[r].total > job->cluster.accelerator.memory_bytes.value) v->fits = false;
     }
-    const struct published *row = v->row;
-    double unit = publisher_of(row)->memory_unit;
-    if (row->memory_gb > 0) v->memory = row->memory_gb * (unit > 0 ? unit : 1e9);
-    return 0;
+    v->memory = published_memory(v->row);
+    v->memory_predicted = published_memory_planned(v->row, ranks, count);
 }
 
 static int predict_step(const struct job *job, struct validated *v, struct err *err) {
@@ -93,7 +94,7 @@ static int predict_step(const struct job *job, struct validated *v, struct err *
     return 0;
 }
 
-static void validate_row(const struct published *row, struct validate_tools *tools, unsigned what,
+static void validate_row(const struct published *row, struct validate_tools *tools,
                          struct validated *v) {
     struct err err = {0};
     struct job job;
@@ -109,9 +110,8 @@ static void validate_row(const struct published *row, struct validate_tools *too
     v->measured = published_seconds(row, &job);
     for (int f = 0; f < 3; f++) v->flops[f] = validate_flops(&job, (enum validate_flops)f);
     v->gpus = mesh_ranks(&job.layout.mesh);
-    if ((what & VALIDATE_MEMORY || ran_out(row)) && predict_memory(&job, v, &err) != 0)
-        leave_out(v, err.text);
-    else if (ran_out(row))
+    predict_memory(&job, v);
+    if (ran_out(row))
         v->ran_out = true;
     else if (!(v->measured > 0))
         leave_out(v, "neither time nor rate is given");
@@ -123,13 +123,13 @@ static void validate_row(const struct published *row, struct validate_tools *too
 }
 
 int validate_table(const struct published_table *table, struct catalogue *catalogue,
-                   const char *only, unsigned what, struct validation *out, struct err *err) {
+                   const char *only, struct validation *out, struct err *err) {
     struct validation v = {.row = calloc((size_t)table->rows + 1, sizeof *v.row)};
     struct validate_tools tools = {.catalogue = catalogue};
     if (!v.row) return err_set(err, ERR_MEMORY, "no memory for %d rows", table->rows);
     for (int i = 0; i < table->rows; i++)
         if (!only || text_begins(table->row[i].source, only))
-            validate_row(&table->row[i], &tools, what, &v.row[v.rows++]);
+            validate_row(&table->row[i], &tools, &v.row[v.rows++]);
     validate_tools_free(&tools);
     if (validate_sums(&v, err) != 0) {
         validation_free(&v);

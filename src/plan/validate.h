@@ -44,7 +44,6 @@ struct publisher {
     int zero;              // where dp > 1
     bool changed;          // its own system changes the model: rows of it are left out
     bool whole_vpp;        // interleaved without a number: one layer per stage
-    double memory_unit;    // bytes in what its memory column counts; 0: 1e9
 };
 const struct publisher *publisher_of(const struct published *row);
 
@@ -67,6 +66,12 @@ double validate_flops(const struct job *job, enum validate_flops which);
 // share of the peak by the source's own definition. 0: the row measures no time.
 double published_seconds(const struct published *row, const struct job *job);
 
+// Bytes that the row's memory column stands for (0: empty), and the planned figure that counts the
+// same: live or reserved, on the ranks that the publisher looked at.
+double published_memory(const struct published *row);
+double published_memory_planned(const struct published *row, const struct plan_memory *ranks,
+                                int count);
+
 enum validate_verdict {
     VALIDATE_USED,
     VALIDATE_RANKED, // too noisy for errors; counts where layouts are ranked
@@ -84,9 +89,9 @@ struct validated {
     double measured, predicted, error; // seconds; (predicted - measured) / measured
     double flops[3];                   // of a step
     struct validate_parts parts;
-    double memory;                         // bytes; 0: not measured
-    double memory_predicted, memory_total; // live at the peak; with fragmentation and context
-    int gpus, group;                       // rows that differ in layout only; -1: alone
+    double memory, memory_predicted; // bytes, as the source counts; 0: not measured
+    double memory_total;             // predicted need of the fullest rank
+    int gpus, group;                 // rows that differ in layout only; -1: alone
     enum engine_recompute recompute;
     bool ran_out, fits; // the run ended for want of memory; predicted to fit
 };
@@ -121,10 +126,9 @@ struct validation {
     int failed, failed_found; // rows of runs that ended for want of memory; predicted not to fit
     int succeeded, succeeded_found; // rows that ran; predicted to fit
 };
-enum validate_what { VALIDATE_MEMORY = 1 };
 // `only`: rows whose source begins so; NULL: all.
 int validate_table(const struct published_table *table, struct catalogue *catalogue,
-                   const char *only, unsigned what, struct validation *out, struct err *err);
+                   const char *only, struct validation *out, struct err *err);
 void validation_free(struct validation *validation);
 
 // Reports: text, JSON, rows as CSV.

@@ -143,12 +143,25 @@ static int take_schedule(const struct published *row, const struct publisher *pu
     return 0;
 }
 
+// nanotron gives a stage blocks until their cost passes its share of the whole (models/base.py):
+// 4 heads head_dim hidden + 3 ffn hidden of a layer, vocab hidden of the head.
+static void split_by_cost(struct layout *layout, const struct model_config *c) {
+    double layer = 4.0 * c->heads * c->head_dim * c->hidden + 3.0 * c->ffn * c->hidden;
+    double whole = layer * c->layers + (double)c->vocab * c->hidden;
+    int stages = layout_stages(layout), stage = 0;
+    layout->layer_first[0] = 0;
+    for (int i = 0; i < c->layers; i++)
+        if (layer * (i + 1) > whole * (stage + 1) / stages) layout->layer_first[++stage] = i;
+    while (stage < stages) layout->layer_first[++stage] = c->layers;
+}
+
 // Layers that do not divide evenly: embedding and head weigh one each, as the recipes do that state
 // it (zero-bubble, BLOOM, Llama 3, Megatron-Core's account_for_... options). With two layers less
 // than stages, embedding and head have a stage of their own.
-static int take_layers(struct job *job, struct err *err) {
+static int take_layers(const struct published *row, struct job *job, struct err *err) {
     struct layout *layout = &job->layout;
     int stages = layout_stages(layout), layers = job->model.layers;
+    if (text_begins(row->source, "nanotron")) return split_by_cost(layout, &job->model), 0;
     if (layers >= stages)
         return layout_split_layers(layout, &job->model, NULL, 0, layers % stages != 0, err);
     if (layers + 2 != stages)
@@ -226,6 +239,9 @@ static void take_types(const struct published *row, struct job *job) {
     job->gather_type = DTYPE_BF16;
     if (strstr(row->notes, "PURE")) // llm-foundry: gradients kept and reduced in BF16
         job->accumulate_type = job->reduce_type = DTYPE_BF16;
+    // Megatron-DeepSpeed's BF16 optimizer adds gradients up in FP32, its FP16 one does not
+    if (text_begins(row->source, "bigscience") && strcmp(row->precision, "bf16") == 0)
+        job->accumulate_type = DTYPE_F32;
     job->dropout = job->stack->dropout ? 0.1 : 0;
     job->imbalance = 1; // published runs of experts force the balance
 }
@@ -239,7 +255,7 @@ static int make(const struct published *row, struct validate_tools *tools, struc
     if (!job->stack) return -1;
     if (published_cluster(row, publisher, tools, &job->cluster, err) != 0) return -1;
     if (take_mesh(row, publisher, job, err) != 0 || take_batch(row, job, err) != 0 ||
-        take_schedule(row, publisher, job, err) != 0 || take_layers(job, err) != 0 ||
+        take_schedule(row, publisher, job, err) != 0 || take_layers(row, job, err) != 0 ||
         take_precision(row, job, err) != 0)
         return -1;
     take_types(row, job);

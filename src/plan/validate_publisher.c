@@ -4,8 +4,6 @@
 #include "plan/validate.h"
 #include <string.h>
 
-#define GIB (1024.0 * 1024 * 1024)
-
 // The first whose prefix fits holds.
 static const struct publisher publishers[] = {
     {.prefix = "megatron2021_t2",
@@ -205,7 +203,7 @@ static const struct publisher publishers[] = {
      .context = 4096,
      .recompute = "none",
      .zero = 1,
-     .memory_unit = GIB,
+
      .source = "MooreThreads/SimuMax docs/b200: Megatron-LM 0.14, overlap off"},
     {.prefix = "primus",
      .stack = "primus",

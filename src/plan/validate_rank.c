@@ -48,22 +48,50 @@ static double spearman(const struct validation *v, int group, int size) {
     return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : 1;
 }
 
+static bool same_layout(const struct published *a, const struct published *b) {
+    return a->tp == b->tp && a->pp == b->pp && a->vpp == b->vpp && a->cp == b->cp &&
+           a->ep == b->ep && a->zero == b->zero && a->rows == b->rows &&
+           strcmp(a->schedule, b->schedule) == 0 && strcmp(a->recompute, b->recompute) == 0;
+}
+
+// Mean over the group's measurements of one layout: some were run again on another day.
+static double measured(const struct validation *v, int row) {
+    double sum = 0;
+    int n = 0;
+    for (int i = 0; i < v->rows; i++)
+        if (v->row[i].group == v->row[row].group && same_layout(v->row[i].row, v->row[row].row))
+            sum += v->row[i].measured, n++;
+    return sum / n;
+}
+
+// A planner offers what fits: the quickest of those, or of all when none is predicted to fit.
 static double regret(const struct validation *v, int group) {
     int pick = -1;
     double best = INFINITY;
     for (int i = 0; i < v->rows; i++) {
-        if (v->row[i].group != group) continue;
-        best = fmin(best, v->row[i].measured);
-        if (pick < 0 || v->row[i].predicted < v->row[pick].predicted) pick = i;
+        const struct validated *r = &v->row[i];
+        if (r->group != group) continue;
+        best = fmin(best, measured(v, i));
+        bool better =
+            pick < 0 ||
+            (r->fits == v->row[pick].fits ? r->predicted < v->row[pick].predicted : r->fits);
+        if (better) pick = i;
     }
-    return v->row[pick].measured / best;
+    return measured(v, pick) / best;
+}
+
+static int layouts(const struct validation *v, int group, int first) {
+    for (int i = first + 1; i < v->rows; i++)
+        if (v->row[i].group == group && !same_layout(v->row[i].row, v->row[first].row)) return 2;
+    return 1;
 }
 
 static void rank_source(const struct validation *v, struct validate_ranking *ranking,
                         const int *first, const int *size, int groups, double *room) {
     int ordered = 0;
     for (int g = 0; g < groups; g++) {
-        if (size[g] < 2 || strcmp(v->row[first[g]].row->source, ranking->name) != 0) continue;
+        if (layouts(v, g, first[g]) < 2 || strcmp(v->row[first[g]].row->source, ranking->name) != 0)
+            continue;
         double r = regret(v, g);
         room[ranking->groups++] = r;
         ranking->rows += size[g];

@@ -44,7 +44,8 @@ static double constant_error(const struct validation *v, const char *source, dou
 static void sum_memory(const struct validation *v, struct validate_source *s) {
     for (int i = 0; i < v->rows; i++) {
         const struct validated *r = &v->row[i];
-        if (strcmp(r->row->source, s->name) != 0 || !(r->memory > 0) || !(r->memory_predicted > 0))
+        if (strcmp(r->row->source, s->name) != 0 || r->verdict != VALIDATE_USED ||
+            !(r->memory > 0) || !(r->memory_predicted > 0))
             continue;
         double error = (r->memory_predicted - r->memory) / r->memory;
         s->memory_rows++;
