@@ -47,14 +47,15 @@ static void keep_attention(struct layer_shape *s) {
     double q = (double)model_q_width(c), kv = (double)model_kv_width(c);
     keep_norm(s, "norm1");
     if (model_is_latent(c)) {
-        // latents before and after their norms, the heads' queries, keys and values
+        // Latents before and after their norms; queries and keys are put together from a part that
+        // is rotated and one that is not, so that what the products gave is free.
         keep(s, "latents", 2 * t * (double)model_latent_width(c));
         keep(s, "qkv", t * (double)model_qkv_width(c));
     } else {
         keep(s, "qkv", t * (q + 2 * kv));
+        // The rotated ones stand beside the product's output, of which the values are a part.
+        if (!c->learned_positions) keep(s, "rotated", t * (q + kv));
     }
-    // The rotated ones stand beside the product's whole output, of which the values are a part.
-    if (!c->learned_positions) keep(s, "rotated", t * (q + kv));
     if (s->mode == RECOMPUTE_NONE) keep(s, "scores", scores_bytes(s));
     keep(s, "attention", t * (double)model_value_width(c));
     if (s->job->stack->flash_attention) keep(s, "lse", s->tokens * c->heads * 4);
