@@ -6,6 +6,7 @@
 #include "cli/options.h"
 #include "cli/simulate_plan.h"
 #include "hardware/hardware.h"
+#include "plan/size.h"
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -16,6 +17,7 @@
 enum kind { SECONDS, NUMBER, COUNT, FLAG, WORD };
 enum key {
     CLUSTER,
+    PARAMS,
     NODES,
     PER_NODE,
     STEP_SECONDS,
@@ -62,6 +64,7 @@ static const struct {
     long offset; // of the request's field; ELSEWHERE: read apart
 } keys[KEYS] = {
     [CLUSTER] = {"cluster", WORD, ELSEWHERE},
+    [PARAMS] = {"params", NUMBER, ELSEWHERE},
     [NODES] = {"nodes", COUNT, AT(nodes)},
     [PER_NODE] = {"per-node", COUNT, AT(per_node)},
     [STEP_SECONDS] = {"step-seconds", SECONDS, AT(step_seconds)},
@@ -348,12 +351,13 @@ static int apply_seed(const struct simulate_input *in, uint64_t *seed, struct er
 }
 
 // Size, price and failures of a cluster, as far as they are known.
-static int apply_cluster(struct simulate_input *in, struct runs_report *report, struct err *err) {
-    struct cluster cluster;
+static int apply_cluster(struct simulate_input *in, struct cluster *out, struct runs_report *report,
+                         struct err *err) {
     if (!in->given[CLUSTER]) return 0;
     if (catalogue_open(&in->catalogue, err) != 0 ||
-        catalogue_cluster(in->catalogue, in->given[CLUSTER], &cluster, err) != 0)
+        catalogue_cluster(in->catalogue, in->given[CLUSTER], out, err) != 0)
         return -1;
+    const struct cluster cluster = *out;
     report->runs.nodes = cluster.nodes;
     report->runs.per_node = cluster.per_node;
     if (cluster.price_per_hour.origin != FIGURE_ABSENT)
@@ -367,11 +371,41 @@ static int apply_cluster(struct simulate_input *in, struct runs_report *report, 
     return 0;
 }
 
+static int apply_plan(const char *path, struct runs_report *report, double *params,
+                      struct err *err) {
+    double before = report->runs.failures_per_node_day;
+    if (!path) return 0;
+    if (simulate_plan_read(path, &report->runs, params, err) != 0) return -1;
+    if (report->runs.failures_per_node_day != before) report->failures_from = "the plan's";
+    return 0;
+}
+
+// What a snapshot of the model takes on the cluster; an option of its own wins.
+static int apply_checkpoint(const struct simulate_input *in, const struct cluster *cluster,
+                            double params, struct runs *runs, struct err *err) {
+    if (in->given[PARAMS]) {
+        if (number_of(in, PARAMS, &params, err) != 0) return -1;
+        if (!(params >= 1 && params <= 1e15)) return wrong(in, PARAMS, "1 to 1e15", err);
+        if (!in->given[CLUSTER])
+            return err_set(err, ERR_USAGE,
+                           "%s: expected --cluster beside it, whose storage says how "
+                           "long a snapshot takes",
+                           in->where[PARAMS]);
+    }
+    if (params > 0 && in->given[CLUSTER])
+        size_checkpoint_times(params, cluster, SIZE_HOST_BANDWIDTH, &runs->blocking_seconds,
+                              &runs->persist_seconds);
+    return 0;
+}
+
 static int apply(struct simulate_input *in, const char *plan, struct simulate_request *out,
                  struct err *err) {
     struct runs_report *report = &out->report;
-    if (apply_cluster(in, report, err) != 0 ||
-        (plan && simulate_plan_read(plan, &report->runs, err) != 0) ||
+    struct cluster cluster = {0};
+    double params = 0;
+    if (apply_cluster(in, &cluster, report, err) != 0 ||
+        apply_plan(plan, report, &params, err) != 0 ||
+        apply_checkpoint(in, &cluster, params, &report->runs, err) != 0 ||
         apply_plain(in, out, err) != 0 || apply_length(in, &report->runs, err) != 0 ||
         apply_failures(in, report, err) != 0 || apply_interval(in, &report->runs, err) != 0)
         return -1;

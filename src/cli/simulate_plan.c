@@ -36,10 +36,13 @@ static int read_best(json_t *root, struct runs *runs, struct err *err) {
                : 0;
 }
 
-int simulate_plan_read(const char *path, struct runs *runs, struct err *err) {
+int simulate_plan_read(const char *path, struct runs *runs, double *params, struct err *err) {
     json_t *root = json_parse_file(path, err);
     if (!root) return -1;
+    struct json_at model = {json_object_get(root, "model"), "model"};
     int result = read_cluster(root, runs, err) != 0 || read_best(root, runs, err) != 0 ? -1 : 0;
+    if (result == 0 && model.value)
+        result = json_get_double(model, "parameters", false, 0, params, err);
     if (result != 0) err_context(err, "%s", path);
     json_decref(root);
     return result;

@@ -29,6 +29,8 @@ static const char usage[] =
     "  --detection S (60)   --restart S (420)   --load S (120)   --start S of the first launch "
     "(0)\n"
     "checkpoints\n"
+    "  --params N           of the model: what its snapshot takes on --cluster, instead of the "
+    "next\n"
     "  --blocking S         standing still for a snapshot (5)\n"
     "  --persist S          from then until it counts, in the background (90)\n"
     "  --interval S|auto    useful time between snapshots; never below the persist time (auto)\n"

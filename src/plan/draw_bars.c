@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WIDTH = 800, LEFT = 190, RIGHT = 90, TOP = 60, ROW = 22, GAP = 6 };
+enum { WIDTH = 800, LEFT = 224, RIGHT = 90, TOP = 60, ROW = 22, GAP = 6 };
 
 static double row_of(int row) {
     return TOP + row * (ROW + GAP);
@@ -123,7 +123,7 @@ int draw_memory(const struct plan_memory *ranks, int count, double limit_bytes, 
     if (limit_bytes > 0) {
         double x = LEFT + limit_bytes * scale;
         svg_put(&svg, "<path class=\"limit\" d=\"M%.1f %dV%.1f\"/>\n", x, TOP - 8, row_of(count));
-        snprintf(label, sizeof label, "%.1f GB there are", limit_bytes / 1e9);
+        snprintf(label, sizeof label, "memory %.1f GB", limit_bytes / 1e9);
         svg_text(&svg, x, TOP - 14, "text-anchor=\"end\"", label);
     }
     put_memory_legend(&svg, ranks, count, row_of(count) + 26);
