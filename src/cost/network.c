@@ -106,9 +106,11 @@ static double ring(const struct cluster *c, const struct network_group *g, enum 
                    double bytes) {
     struct way way = ring_way(c, g);
     double n = g->size;
-    if (kind == NETWORK_BROADCAST)
-        return way.start + (n - 1) * way.latency + transfer(&way, bytes, bytes);
-    return way.start + rounds(kind) * (n - 1) * way.latency +
+    // what goes round passes each border between domains once, the other steps stay inside
+    double slow = g->domains > 1 ? g->domains - (g->inside == 1) : 0;
+    double latency = slow * way.latency + (n - 1 - slow) * fast_way(c).latency;
+    if (kind == NETWORK_BROADCAST) return way.start + latency + transfer(&way, bytes, bytes);
+    return way.start + rounds(kind) * latency +
            transfer(&way, rounds(kind) * (n - 1) / n * bytes, bytes);
 }
 

@@ -23,7 +23,8 @@ struct price_attention {
     double pairs;
     int64_t heads, kv_heads, head_dim, value_dim; // value_dim 0: head_dim
     bool causal;
-    bool older; // FlashAttention-2, where the accelerator has kernels of its own generation
+    bool older;   // FlashAttention-2, where the accelerator has kernels of its own generation
+    double share; // of the rate that the accelerator's kernels reach; 0: all of it
 };
 // Fused attention. Forward two products over the pairs, backward four (and the scores again).
 double price_attention(const struct accelerator *a, const struct price_attention *shape,

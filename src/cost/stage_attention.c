@@ -52,7 +52,8 @@ static struct price_attention fused_shape(const struct cost_list *l) {
                                     .head_dim = l->head_dim,
                                     .value_dim = l->value_dim,
                                     .causal = true,
-                                    .older = l->stack->older_attention};
+                                    .older = l->stack->older_attention,
+                                    .share = l->stack->attention_share.value};
 }
 
 static void fused(struct cost_list *l, bool backward) {
@@ -65,6 +66,12 @@ static void fused(struct cost_list *l, bool backward) {
 }
 
 // ---- scores in memory --------------------------------------------------------------------------
+
+// Megatron-LM's fused softmax holds a row of so many keys at most (2,048 until 2022).
+static bool fuses_softmax(const struct cost_list *l) {
+    const int most = 4096;
+    return l->stack->fused_softmax && l->shape->context <= most;
+}
 
 // One of the products over all pairs; useful are the attended ones.
 static void score_product(struct cost_list *l, const char *name, int64_t m, int64_t n, int64_t k,
@@ -86,7 +93,7 @@ static void stored_forward(struct cost_list *l) {
     score_product(l, "scores", queries, keys, l->head_dim, l->head_dim);
     struct cost_op *softmax = cost_kernel(l, "softmax", KERNEL_SOFTMAX, scores, 2 * l->element);
     softmax->cause = CAUSE_ATTENTION;
-    if (!l->stack->fused_softmax) { // scale, mask, cast, softmax in FP32, cast
+    if (!fuses_softmax(l)) { // scale, mask, cast, softmax in FP32, cast
         softmax->launches = 4;
         softmax->bytes = scores * 24;
     }
@@ -112,7 +119,7 @@ static void stored_backward(struct cost_list *l) {
     struct cost_op *softmax =
         cost_kernel(l, "softmax gradient", KERNEL_SOFTMAX, scores, 3 * l->element);
     softmax->cause = CAUSE_ATTENTION;
-    if (!l->stack->fused_softmax) {
+    if (!fuses_softmax(l)) {
         softmax->launches = 4;
         softmax->bytes = scores * 28;
     }

@@ -135,6 +135,7 @@ static const struct field stack_fields[] = {
     BOOL(struct stack, own, "own"),
     BOOL(struct stack, flash_attention, "flash_attention"),
     BOOL(struct stack, older_attention, "older_attention"),
+    FIGURE(struct stack, attention_share, "attention_share", UNIT_SHARE, 1),
     BOOL(struct stack, fused_softmax, "fused_softmax"),
     BOOL(struct stack, fused_activation, "fused_activation"),
     BOOL(struct stack, fused_residual, "fused_residual"),

@@ -19,6 +19,7 @@ struct stack {
     const char *name, *title, *source;
     bool own;              // weft's engine: memory is the engine's own enumeration
     bool flash_attention;  // scores are never stored
+    struct figure attention_share; // of the accelerator's rate of fused attention; absent: 1
     bool older_attention;  // FlashAttention-2 also where there are kernels for the generation
     bool fused_softmax;    // scale, mask, softmax in one kernel (only where scores are stored)
     bool fused_activation; // bias and activation in one kernel
