@@ -18,10 +18,10 @@ static const struct plan_word {
 };
 
 static void print_help(FILE *to) {
-    fprintf(to, "usage: weft plan WORD ...\n");
+    fprintf(to, "usage: weft plan MODEL CLUSTER [options]\n");
     for (const struct plan_word *w = plan_words; w->name; w++)
         fprintf(to, "       weft plan %-12s %s\n", w->name, w->summary);
-    fprintf(to, "\nweft plan WORD --help describes one of them\n");
+    fprintf(to, "\nweft plan WORD --help describes one of them\n\n");
 }
 
 static const struct plan_word *word_of(const char *text) {
@@ -45,9 +45,6 @@ int verb_plan(int argc, char **argv) {
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_help(stdout);
-        return 0;
     }
-    struct err err = {0};
-    err_set(&err, ERR_USAGE, "plan: unknown word \"%.100s\"; weft plan --help lists them", argv[1]);
-    return cli_fail(&err);
+    return plan_search(argc, argv);
 }

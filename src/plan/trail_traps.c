@@ -1,0 +1,190 @@
+// Traps that a layout runs into, each with its figure and a remedy. See trail.h.
+#include "cost/network.h"
+#include "plan/trail_parts.h"
+#include "simulate/runs.h"
+#include <math.h>
+
+static void say_hosts(const struct trail_subject *s, struct trail *out) {
+    const struct cluster *c = s->request->cluster;
+    const int *v = s->entry->choice.value;
+    double ratio =
+        c->slow.bandwidth.value > 0 ? c->fast.bandwidth.value / c->slow.bandwidth.value : 0;
+    if (v[SEARCH_TP] > c->domain)
+        trail_say(out, TRAIL_TRAP, "tp_across_hosts",
+                  "tensor parallelism crosses hosts: tp %d, but %d accelerators share a fast link; "
+                  "four messages per layer and micro-batch pass a link %.0f times as slow "
+                  "(exposed: %.3g s of the step). tp %d stays inside",
+                  v[SEARCH_TP], c->domain, ratio, s->estimate->exposed_tensor, c->domain);
+    if (v[SEARCH_EP] > 1 && (int64_t)v[SEARCH_EP] * v[SEARCH_TP] > c->domain)
+        trail_say(out, TRAIL_TRAP, "experts_across_hosts",
+                  "expert groups cross hosts: ep %d x tp %d is more than the %d accelerators of a "
+                  "fast domain, so that tokens travel to their experts and back over the slow "
+                  "link (exposed: %.3g s of the step)",
+                  v[SEARCH_EP], v[SEARCH_TP], c->domain, s->estimate->exposed_expert);
+    if (v[SEARCH_CP] > 1 && (int64_t)v[SEARCH_CP] * v[SEARCH_TP] > c->domain)
+        trail_say(out, TRAIL_TRAP, "context_across_hosts",
+                  "context groups cross hosts: cp %d x tp %d is more than the %d accelerators of a "
+                  "fast domain; keys and values go round over the slow link (exposed: %.3g s of "
+                  "the step)",
+                  v[SEARCH_CP], v[SEARCH_TP], c->domain, s->estimate->exposed_context);
+}
+
+// A dimension of a product as a rank sees it: 16 is what the matrix units take, 64 what tiles and
+// rows in memory like.
+static void say_dimension(const char *name, int64_t whole, int parts, int64_t held,
+                          struct trail *out) {
+    int64_t near = (held + 63) / 64 * 64;
+    if (held % 64 == 0) return;
+    trail_say(out, TRAIL_TRAP, "dimension",
+              "%s is %lld%s%s%lld on a rank, no multiple of %d: %s; the next that is: %lld", name,
+              (long long)whole, parts > 1 ? " and, cut, " : "", parts > 1 ? "" : ": ",
+              (long long)held, held % 16 == 0 ? 64 : 16,
+              held % 16 == 0 ? "tiles at its edge are partly empty"
+                             : "products fall back to slower kernels",
+              (long long)near * parts);
+}
+
+static void say_dimensions(const struct trail_subject *s, struct trail *out) {
+    const struct model_config *c = s->request->model;
+    int tp = s->entry->choice.value[SEARCH_TP];
+    bool dense = c->experts == 0;
+    for (int i = 0; i < c->layers && !dense; i++) dense = c->layer_dense[i];
+    say_dimension("hidden", c->hidden, 1, c->hidden, out);
+    if (dense) say_dimension("ffn", c->ffn, tp, c->ffn / tp, out);
+    if (c->experts > 0) say_dimension("expert_ffn", c->expert_ffn, tp, c->expert_ffn / tp, out);
+    if (c->head_dim % 16 != 0) say_dimension("head_dim", c->head_dim, 1, c->head_dim, out);
+    int64_t step = 64 * (int64_t)tp, padded = (c->vocab + step - 1) / step * step;
+    if (padded > c->vocab)
+        trail_say(out, TRAIL_TRAP, "vocabulary",
+                  "the vocabulary of %d is padded to %lld (a multiple of 64 on each of %d tensor "
+                  "ranks): %.2g %% of the head's work is for ids that do not exist",
+                  c->vocab, (long long)padded, tp,
+                  100.0 * (double)(padded - c->vocab) / (double)padded);
+}
+
+// (p-1)/(p-1+vm) < 10 % takes m > 9 (p-1) / v.
+static void say_bubble(const struct trail_subject *s, struct trail *out) {
+    const int *v = s->entry->choice.value;
+    int pp = v[SEARCH_PP], m = s->job->micro_batches;
+    double k = v[SEARCH_SCHEDULE] == PIPELINE_INTERLEAVED ? v[SEARCH_CHUNKS]
+               : v[SEARCH_SCHEDULE] == PIPELINE_ZB_H1     ? 3
+               : v[SEARCH_SCHEDULE] == PIPELINE_ZB_V      ? 6
+                                                          : 1;
+    double formula = s->estimate->bubble_formula;
+    if (pp == 1 || formula <= 0.1) return;
+    int wanted = (int)floor(9.0 * (pp - 1) / k) + 1;
+    trail_say(out, TRAIL_TRAP, "micro_batches",
+              "few micro-batches: %d in each pipeline of %d ranks leave a bubble of %.1f %% by "
+              "formula, %.1f %% simulated; below 10 %% by formula takes at least %d, a batch of "
+              "%lld sequences with this dp and micro-batch",
+              m, pp, 100 * formula, 100 * s->estimate->bubble, wanted,
+              (long long)wanted * v[SEARCH_DP] * v[SEARCH_MICRO]);
+}
+
+// Seconds per byte of a bucket against those of a gigabyte: what latency takes.
+static double bucket_stretch(const struct trail_subject *s, double bytes) {
+    const struct cluster *c = s->request->cluster;
+    enum network_algorithm chosen;
+    struct network_group group =
+        network_group_of(c, &s->job->layout.mesh, GROUP_DATA, s->request->model->kv_heads);
+    double large = 1e9;
+    if (group.size < 2) return 1;
+    return network_seconds(c, &group, NETWORK_REDUCE_SCATTER, bytes, &chosen) / bytes * large /
+           network_seconds(c, &group, NETWORK_REDUCE_SCATTER, large, &chosen);
+}
+
+static void say_buckets(const struct trail_subject *s, struct trail *out) {
+    double bytes =
+        s->job->bucket_bytes ? (double)s->job->bucket_bytes : s->job->stack->bucket_bytes.value;
+    int data = s->entry->choice.value[SEARCH_DP] * s->entry->choice.value[SEARCH_CP];
+    if (data == 1 || !(bytes > 0)) return;
+    double stretch = bucket_stretch(s, bytes), better = bytes;
+    if (stretch < 1.5) return;
+    while (better < 4e9 && bucket_stretch(s, better) > 1.2) better *= 2;
+    trail_say(out, TRAIL_TRAP, "buckets",
+              "buckets of %.0f MB are %.2g MB a message among %d data ranks: latency makes their "
+              "reduction %.1f times as long as that of large ones; %.0f MB would do",
+              bytes / 1e6, bytes / 1e6 / data, data, stretch, better / 1e6);
+}
+
+static double rank_work(const struct estimate *e, int rank) {
+    double sum = 0;
+    for (int i = 0; i < e->stage_count; i++)
+        if (e->pipeline.stage_rank[i] == rank) sum += e->stages[i].forward + e->stages[i].backward;
+    return sum;
+}
+
+static void say_imbalance(const struct trail_subject *s, struct trail *out) {
+    const struct estimate *e = s->estimate;
+    double most = 0, mean = 0;
+    int busiest = 0;
+    for (int r = 0; r < e->rank_count; r++) {
+        double work = rank_work(e, r);
+        mean += work / e->rank_count;
+        if (work <= most) continue;
+        most = work;
+        busiest = r;
+    }
+    if (e->rank_count == 1 || most < 1.03 * mean) return;
+    bool head = busiest == e->pipeline.stage_rank[e->stage_count - 1];
+    bool ends = s->entry->choice.value[SEARCH_ENDS] == 1;
+    trail_say(out, TRAIL_TRAP, "imbalance",
+              "unequal stages: pipeline rank %d works %.1f %% longer than the mean%s; %s", busiest,
+              100 * (most / mean - 1),
+              head           ? ", it holds the head"
+              : busiest == 0 ? ", it holds the embedding"
+                             : "",
+              ends ? "a list of layers (pipeline.layers) can be finer"
+                   : "pipeline.count_ends or a list of layers (pipeline.layers) can move layers "
+                     "away");
+}
+
+static void say_checkpoints(const struct trail_subject *s, struct trail *out) {
+    const struct cluster *c = s->request->cluster;
+    double rate = c->failures_per_node_day.value * c->nodes / 86400;
+    if (!(s->checkpoint_seconds > 0) || !(rate > 0)) return;
+    struct runs runs;
+    runs_defaults(&runs);
+    double blocking = runs.blocking_seconds, mtbf = 1 / rate, best = runs_young(blocking, mtbf);
+    double lost = s->checkpoint_seconds / 2 / mtbf;
+    if (s->checkpoint_seconds < 2 * best) return;
+    trail_say(out, TRAIL_TRAP, "checkpoint_interval",
+              "a checkpoint every %.0f s is rare for %d nodes, of which one fails every %.1f h: "
+              "each failure loses %.0f s on average, %.1f %% of all time; every %.0f s would be "
+              "best if a save blocks %.0f s (weft simulate run takes all of it into account)",
+              s->checkpoint_seconds, c->nodes, mtbf / 3600, s->checkpoint_seconds / 2, 100 * lost,
+              best, blocking);
+}
+
+static void say_memory(const struct trail_subject *s, struct trail *out) {
+    double capacity = s->request->cluster->accelerator.memory_bytes.value;
+    double share = s->estimate->memory_headroom / capacity;
+    if (share >= 0 && share < 0.05)
+        trail_say(out, TRAIL_TRAP, "headroom",
+                  "%.1f GB (%.1f %%) of memory are left on the fullest rank; plans of other "
+                  "programs' memory are off by a few percent",
+                  s->estimate->memory_headroom / 1e9, 100 * share);
+}
+
+static void say_model(const struct trail_subject *s, struct trail *out) {
+    const struct model_config *c = s->request->model;
+    if (c->experts > 0 && s->job->imbalance == 1)
+        trail_say(out, TRAIL_TRAP, "expert_balance",
+                  "experts are taken as evenly loaded; a busiest rank with 1.2 times the mean "
+                  "(--imbalance 1.2) makes their layers as much longer");
+    if (s->request->context > c->context)
+        trail_say(out, TRAIL_TRAP, "context",
+                  "sequences of %d tokens are longer than the %d that the model was described for",
+                  s->request->context, c->context);
+}
+
+void trail_traps(const struct trail_subject *subject, struct trail *out) {
+    say_hosts(subject, out);
+    say_dimensions(subject, out);
+    say_bubble(subject, out);
+    say_imbalance(subject, out);
+    say_buckets(subject, out);
+    say_checkpoints(subject, out);
+    say_memory(subject, out);
+    say_model(subject, out);
+}
