@@ -92,7 +92,7 @@ static void head_forward(struct cost_list *l) {
     head_product(l, HARDWARE_FORWARD);
     // fused: the logits are read once. Else: to FP32, largest, difference, exponential, sum,
     // quotient
-    cost_kernel(l, "cross-entropy", KERNEL_LOSS, logits, l->stack->fused_loss ? l->element : 40)
+    cost_kernel(l, "cross-entropy", KERNEL_LOSS, logits, l->stack->fused_loss ? l->element : 30)
         ->launches = l->stack->fused_loss ? 1 : 12;
     statistics(l, 3);
 }

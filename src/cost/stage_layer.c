@@ -17,9 +17,15 @@ static double stream(const struct cost_list *l) {
     return (double)l->residual * (double)l->hidden;
 }
 
+// PyTorch has one kernel for LayerNorm; RMSNorm is written in single operations where nothing fuses
+// them.
+static bool fuses_norm(const struct cost_list *l) {
+    return l->stack->fused_norm || l->model->norm == NORM_LAYER;
+}
+
 void cost_norm_forward(struct cost_list *l, bool joined) {
     double reads_and_writes = joined && l->stack->own ? 4 : 2;
-    if (l->stack->fused_norm) {
+    if (fuses_norm(l)) {
         cost_kernel(l, "norm", KERNEL_NORM, stream(l), reads_and_writes * l->element);
         return;
     }
@@ -37,7 +43,7 @@ void cost_norm_backward(struct cost_list *l) {
     struct cost_op *op =
         cost_kernel(l, "norm gradient", KERNEL_NORM_BACKWARD, stream(l), 5 * l->element);
     op->launches = 3;
-    if (!l->stack->fused_norm) {
+    if (!fuses_norm(l)) {
         op->launches = 12;
         op->bytes = stream(l) * 64;
     }
@@ -49,7 +55,7 @@ void cost_activation_forward(struct cost_list *l, double tokens, double width) {
     enum hardware_kernel kernel = swiglu(l) ? KERNEL_SWIGLU : KERNEL_GELU;
     struct cost_op *op = cost_kernel(l, swiglu(l) ? "swiglu" : "gelu", kernel, elements,
                                      (swiglu(l) ? 3 : 2) * l->element);
-    if (l->stack->fused_activation) return;
+    if (l->stack->fused_activation || !(swiglu(l) || l->model->mlp_bias)) return;
     op->launches = 2; // silu, then the product; or the bias, then gelu
     op->bytes += 2 * elements * l->element;
 }
