@@ -40,7 +40,8 @@ void runs_world_start(struct runs_world *w, const struct runs *runs, uint64_t ke
                              .shape = runs->shape,
                              .weibull_mean = tgamma(1 + 1 / runs->shape),
                              .running = runs->nodes,
-                             .spare = runs->spares};
+                             .spare = runs->spares,
+                             .first_back = INFINITY};
     w->until_failure = draw_failure(w);
     w->until_straggler = draw_exponential(w);
     w->now = w->seconds[RUNS_START] = runs->start_seconds;
@@ -56,32 +57,31 @@ static int repair_begins(struct runs_world *w) {
         w->repairs = grown;
         w->repair_capacity = capacity;
     }
-    w->repairs[w->repairing++] = w->now + w->runs->repair_seconds * draw_exponential(w);
+    double back = w->now + w->runs->repair_seconds * draw_exponential(w);
+    w->repairs[w->repairing++] = back;
+    w->first_back = fmin(w->first_back, back);
     if (w->peak_repair < w->repairing) w->peak_repair = w->repairing;
     return 0;
 }
 
 static void repairs_end(struct runs_world *w) {
+    if (w->now < w->first_back) return;
+    w->first_back = INFINITY;
     for (int i = 0; i < w->repairing;)
         if (w->repairs[i] <= w->now) {
             w->repairs[i] = w->repairs[--w->repairing];
             w->spare++;
         } else
-            i++;
+            w->first_back = fmin(w->first_back, w->repairs[i++]);
 }
 
 // Seconds until `count` more nodes are repaired.
 static double until_repaired(struct runs_world *w, int count) {
     if (count <= 0) return 0;
     if (count > w->repairing) return INFINITY;
-    double least = INFINITY;
-    if (count > 1) {
-        qsort(w->repairs, (size_t)w->repairing, sizeof *w->repairs, runs_compare);
-        least = w->repairs[count - 1];
-    } else
-        for (int i = 0; i < w->repairing; i++)
-            if (w->repairs[i] < least) least = w->repairs[i];
-    return fmax(0, least - w->now);
+    if (count == 1) return fmax(0, w->first_back - w->now);
+    qsort(w->repairs, (size_t)w->repairing, sizeof *w->repairs, runs_compare);
+    return fmax(0, w->repairs[count - 1] - w->now);
 }
 
 static double failures_per_second(const struct runs_world *w) {

@@ -26,6 +26,7 @@ struct runs_world {
 
     int running, spare;
     double *repairs; // when each node under repair is back
+    double first_back;
     int repairing, repair_capacity, peak_repair;
 
     double seconds[RUNS_CAUSES];
