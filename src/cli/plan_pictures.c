@@ -1,0 +1,132 @@
+// See plan_pictures.h.
+#include "cli/plan_pictures.h"
+#include "base/file.h"
+#include "plan/draw.h"
+#include "plan/size.h"
+#include <stdlib.h>
+
+struct pictures {
+    const struct report *report;
+    const struct report_plan *plan;
+    char subject[160]; // "llama3-70b on h100-sxm:512"
+};
+
+static int waterfall(const struct pictures *p, struct text *out, struct err *err) {
+    char title[200];
+    snprintf(title, sizeof title, "Where the rate goes: %s", p->subject);
+    return draw_waterfall(&p->plan->estimate, title, out, err);
+}
+
+static int memory(const struct pictures *p, struct text *out, struct err *err) {
+    char title[200];
+    snprintf(title, sizeof title, "Memory of the pipeline ranks: %s", p->subject);
+    return draw_memory(p->plan->estimate.memory, p->plan->estimate.memory_ranks,
+                       p->plan->job.cluster.accelerator.memory_bytes.value, title, out, err);
+}
+
+static int timeline(const struct pictures *p, struct text *out, struct err *err) {
+    char title[200];
+    snprintf(title, sizeof title, "A step of the pipeline: %s", p->subject);
+    if (pipeline_draw_svg(&p->plan->estimate.pipeline, &p->plan->estimate.times, title, out) == 0)
+        return 0;
+    return err_set(err, ERR_MEMORY, "no memory for the picture");
+}
+
+static int scaling(const struct pictures *p, enum scaling_kind kind, struct text *out,
+                   struct err *err) {
+    char title[200];
+    snprintf(title, sizeof title, "Scaling of the layout: %s", p->subject);
+    return draw_scaling(&p->plan->job, kind, title, out, err);
+}
+
+static int scaling_weak(const struct pictures *p, struct text *out, struct err *err) {
+    return scaling(p, SCALING_WEAK, out, err);
+}
+
+static int scaling_strong(const struct pictures *p, struct text *out, struct err *err) {
+    return scaling(p, SCALING_STRONG, out, err);
+}
+
+// All meshes that fit, up to the most that a search answers with. Of one model and batch, cost and
+// 1 / MFU both follow the step's time.
+static int cost(const struct pictures *p, struct text *out, struct err *err) {
+    struct search_request request = p->report->request->search;
+    struct search_result *result = calloc(1, sizeof *result);
+    struct draw_layout *layouts = calloc(SEARCH_MOST_BEST + 1, sizeof *layouts);
+    char title[200], name[192];
+    int count = 1, status = -1;
+    request.best = SEARCH_MOST_BEST;
+    request.every = false;
+    if (!result || !layouts)
+        err_set(err, ERR_MEMORY, "no memory for the picture");
+    else if (search_run(&request, result, err) == 0) {
+        struct report_run run = plan_report_run(p->report, p->plan);
+        double whole = run.cost > 0 ? run.cost : run.accelerator_hours;
+        double step = p->plan->estimate.step_seconds, mfu = p->plan->estimate.mfu_full;
+        layouts[0] = (struct draw_layout){search_choice_text(&p->plan->entry.choice, name), mfu,
+                                          whole, true};
+        for (int i = 0; i < result->count; i++) {
+            double times = result->best[i].step_seconds / step;
+            if (times > 0)
+                layouts[count++] = (struct draw_layout){"", mfu / times, whole * times, true};
+        }
+        snprintf(title, sizeof title, "Cost against MFU: %s", p->subject);
+        status = draw_cost(layouts, count, run.cost > 0 ? "dollars" : "accelerator-hours", title,
+                           out, err);
+    }
+    free(layouts);
+    free(result);
+    return status;
+}
+
+static int interval(const struct pictures *p, struct text *out, struct err *err) {
+    const struct cluster *cluster = &p->plan->job.cluster;
+    struct runs runs;
+    char title[200];
+    runs_defaults(&runs);
+    runs.nodes = cluster->nodes;
+    runs.per_node = cluster->per_node;
+    runs.step_seconds = p->plan->estimate.step_seconds;
+    runs.steps = plan_report_run(p->report, p->plan).steps;
+    if (cluster->failures_per_node_day.origin != FIGURE_ABSENT)
+        runs.failures_per_node_day = cluster->failures_per_node_day.value;
+    if (cluster->repair_seconds.origin != FIGURE_ABSENT)
+        runs.repair_seconds = cluster->repair_seconds.value;
+    size_checkpoint_times((double)p->report->parameters, cluster, SIZE_HOST_BANDWIDTH,
+                          &runs.blocking_seconds, &runs.persist_seconds);
+    int spares = runs_spares_per_failure(&runs, 0.99);
+    runs.spares = spares < 0 ? runs.nodes : spares;
+    snprintf(title, sizeof title, "Checkpoint interval: %s", p->subject);
+    return draw_interval(&runs, 100, 1, title, out, err);
+}
+
+static const struct {
+    const char *file;
+    int (*draw)(const struct pictures *pictures, struct text *out, struct err *err);
+} all[] = {{"waterfall.svg", waterfall},
+           {"memory.svg", memory},
+           {"timeline.svg", timeline},
+           {"scaling-weak.svg", scaling_weak},
+           {"scaling-strong.svg", scaling_strong},
+           {"cost.svg", cost},
+           {"interval.svg", interval}};
+
+int plan_pictures(const struct report *report, const char *folder, struct text *names,
+                  struct err *err) {
+    struct pictures pictures = {.report = report, .plan = &report->plans[0]};
+    snprintf(pictures.subject, sizeof pictures.subject, "%.70s on %.70s",
+             report->request->model_name, report->request->cluster_name);
+    if (file_make_folders(folder, err) != 0) return -1;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct text out = {0};
+        char path[4096];
+        int result = all[i].draw(&pictures, &out, err);
+        if (result == 0) result = file_join(path, sizeof path, folder, all[i].file, err);
+        if (result == 0) result = file_replace(path, out.data, out.size, err);
+        text_free(&out);
+        if (result != 0) return -1;
+        if (text_printf(names, "%s\n", path) != 0)
+            return err_set(err, ERR_MEMORY, "no memory for the names of pictures");
+    }
+    return 0;
+}
