@@ -149,6 +149,8 @@ static const struct field stack_fields[] = {
     BOOL(struct stack, overlap_gather, "overlap_gather"),
     BOOL(struct stack, overlap_tensor, "overlap_tensor"),
     BOOL(struct stack, overlap_pipeline, "overlap_pipeline"),
+    BOOL(struct stack, serial_pipeline, "serial_pipeline"),
+    BOOL(struct stack, split_sends, "split_sends"),
     BOOL(struct stack, overlap_experts, "overlap_experts"),
     BOOL(struct stack, graphs, "graphs"),
     BOOL(struct stack, post_validation, "post_validation"),

@@ -33,6 +33,8 @@ struct stack {
     bool overlap_gather;           // sharded weights are gathered while forward goes on
     bool overlap_tensor;           // collectives of tensor parallelism run beside products
     bool overlap_pipeline;         // sends run beside compute
+    bool serial_pipeline;          // sends and receives one after the other, each keeps both ranks
+    bool split_sends;              // tensor ranks send a part each and gather it behind
     bool overlap_experts;          // expert all-to-all runs beside compute
     bool graphs;                   // kernels are launched without the host (CUDA graphs)
     bool post_validation;          // ranks do not wait for each other at the end of a step (Qi et

@@ -135,6 +135,7 @@ struct pipeline_costs estimate_costs(const struct job *job, const struct estimat
                                    .rank_step = own->rank_step,
                                    .eager = !stack->own,
                                    .blocking = !(stack->overlap_pipeline && overlap),
+                                   .serial = stack->serial_pipeline,
                                    .occupied = true,
                                    .reduce_last = !(stack->overlap_reduce && overlap),
                                    .no_barrier = stack->post_validation};

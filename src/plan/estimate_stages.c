@@ -97,6 +97,18 @@ static struct job_elements end_elements(const struct job *job, int stage) {
     return e;
 }
 
+// A micro-batch's residual stream to the next stage, or its gradient back.
+static double send_seconds(struct estimate_view *view) {
+    const struct job *job = view->job;
+    const struct mesh *mesh = &job->layout.mesh;
+    double tokens = (double)job->rows * job->context / mesh->size[MESH_CP], gather = 0;
+    double bytes = tokens * job->model.hidden * (job->precision == HARDWARE_FP32 ? 4 : 2);
+    bool split = !job->layout.sequence_parallel && view->stack.split_sends;
+    if (split) gather = estimate_message(view, GROUP_TP, NETWORK_ALL_GATHER, bytes);
+    if (split || job->layout.sequence_parallel) bytes /= mesh->size[MESH_TP];
+    return network_send_seconds(&job->cluster, mesh, MESH_PP, bytes) + gather;
+}
+
 static void finish(struct estimate_view *view, int stage, struct estimate_stage *out) {
     const struct job *job = view->job;
     const struct cost_sum *p = out->pass;
@@ -106,12 +118,8 @@ static void finish(struct estimate_view *view, int stage, struct estimate_stage 
     out->input = again.seconds + out->shard_backward;
     out->weight = p[COST_WEIGHT].seconds;
     out->backward = out->whole.seconds + out->shard_backward;
-    const struct mesh *mesh = &job->layout.mesh;
-    double tokens = (double)job->rows * job->context / mesh->size[MESH_CP];
-    double bytes = tokens * job->model.hidden * (job->precision == HARDWARE_FP32 ? 4 : 2);
-    if (job->layout.sequence_parallel) bytes /= mesh->size[MESH_TP];
-    if (mesh->size[MESH_PP] == 1) return;
-    double seconds = network_send_seconds(&job->cluster, mesh, MESH_PP, bytes);
+    if (job->layout.mesh.size[MESH_PP] == 1) return;
+    double seconds = send_seconds(view);
     if (stage + 1 < layout_stages(&job->layout)) out->send_forward = seconds;
     if (stage > 0) out->send_backward = seconds;
 }

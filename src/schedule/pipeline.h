@@ -120,6 +120,7 @@ struct pipeline_costs {
     const double *rank_step;                   // [ranks] for `step`, or NULL
     bool eager;
     bool blocking; // a send keeps its sender from computing as long as it takes
+    bool serial;   // and its receiver: it begins when both are free for it
     bool occupied; // sends of a rank leave one after the other, each when the last one is through
     bool reduce_last; // reductions begin when all backward work of the rank is over
     bool no_barrier;  // a rank's step waits for its own reductions alone (Qi et al. 2023: the norm

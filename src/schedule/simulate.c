@@ -68,6 +68,10 @@ static bool arrival(const struct simulation *s, int rank, struct action a, doubl
     size_t k = message(s, a.stage, a.micro_batch, backward);
     if (s->sent[k] < 0 || s->posted[k] < 0) return false;
     double seconds = send_seconds(s, a.stage, backward);
+    if (s->costs->serial) {
+        *when = later(s->sent[k], s->now[rank]) + seconds;
+        return true;
+    }
     *when = s->costs->eager ? later(s->sent[k] + seconds, s->posted[k])
                             : later(s->sent[k], s->posted[k]) + seconds;
     return true;
@@ -93,7 +97,7 @@ static void send(struct simulation *s, int rank, struct action a) {
     if (s->costs->occupied) begin = later(begin, s->sender[rank]);
     s->sender[rank] = begin + seconds;
     s->sent[message(s, to, a.micro_batch, backward)] = begin;
-    if (!s->costs->blocking) return;
+    if (!s->costs->blocking && !s->costs->serial) return;
     add_span(s, rank, true, s->now[rank], s->sender[rank]);
     s->now[rank] = s->sender[rank];
 }

@@ -172,6 +172,22 @@ TEST(blocking_sends_keep_their_sender) {
     CHECK_CLOSE(step_of(&shape, &costs), 21, 1e-12);
 }
 
+TEST(serial_sends_keep_both_ranks) {
+    // r0: F0 0-2, sends 2-3, F1 3-5, sends 5-6, receives 9-10, B0 10-14, receives 17-18, B1 18-22.
+    // r1: receives 2-3, F0 3-5 B0 5-9, sends 9-10, receives 10-11, F1 11-13 B1 13-17, sends 17-18.
+    const struct pipeline_stage_costs stage = {2, 2, 2, .send_forward = 1, .send_backward = 1};
+    const struct pipeline_stage_costs stages[2] = {stage, stage};
+    struct pipeline_shape shape = {PIPELINE_1F1B, 2, 0, 2, 0, false, false};
+    struct pipeline_costs costs = {.stages = stages, .serial = true};
+    CHECK_CLOSE(step_of(&shape, &costs), 22, 1e-12);
+    // Steady state of the middle rank of three: two sends and two receives for each micro-batch.
+    const struct pipeline_stage_costs three[3] = {stage, stage, stage};
+    struct pipeline_shape long_ = {PIPELINE_1F1B, 3, 0, 40, 0, false, false};
+    struct pipeline_shape longer = {PIPELINE_1F1B, 3, 0, 41, 0, false, false};
+    costs.stages = three;
+    CHECK_CLOSE(step_of(&longer, &costs) - step_of(&long_, &costs), 2 + 4 + 4, 1e-12);
+}
+
 TEST(sends_share_their_senders_link) {
     // Without: r0 F0 0-1 F1 1-2, r1 F0 4-5 F1 5-6 B0 6-7 B1 7-8, r0 B0 10-11 B1 11-12. With: the
     // second input leaves at 4, F1 7-8 B0 8-9 B1 9-10; the second gradient leaves at 12, B1 15-16.
