@@ -86,22 +86,28 @@ static void say_model(const struct run *run, const struct engine_options *option
              engine_recompute_text(c->recompute), 100 * run->recomputed_flops / per_token);
 }
 
+const char *run_plan_text(const struct memory_plan *plan, char line[RUN_PLAN_TEXT]) {
+    char part[32];
+    line[0] = 0;
+    for (int kind = 0; kind < BUFFER_KIND_COUNT; kind++) {
+        uint64_t bytes = memory_plan_kind_bytes(plan, kind);
+        if (bytes > 0)
+            snprintf(line + strlen(line), RUN_PLAN_TEXT - strlen(line), "%s%s %s",
+                     line[0] ? ", " : "", buffer_kind_name(kind), text_bytes(bytes, part));
+    }
+    return line;
+}
+
 // Before anything is taken, so that a shortage stands beside what was planned.
 static int say_plan(struct run *run, const struct engine_options *options, struct err *err) {
     struct memory_plan plan = {0};
-    char total[32], part[32], line[1024] = "";
+    char total[32], line[RUN_PLAN_TEXT];
     if (engine_plan(&plan, &run->model, &run->device, options, err) != 0) {
         memory_plan_free(&plan);
         return -1;
     }
-    for (int kind = 0; kind < BUFFER_KIND_COUNT; kind++) {
-        uint64_t bytes = memory_plan_kind_bytes(&plan, kind);
-        if (bytes > 0)
-            snprintf(line + strlen(line), sizeof line - strlen(line), "%s%s %s",
-                     line[0] ? ", " : "", buffer_kind_name(kind), text_bytes(bytes, part));
-    }
     log_line(LOG_INFO, "memory: %s planned%s (%s)", text_bytes(plan.total_bytes, total),
-             run->world ? " on rank 0" : "", line);
+             run->world ? " on rank 0" : "", run_plan_text(&plan, line));
     memory_plan_free(&plan);
     return 0;
 }

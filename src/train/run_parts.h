@@ -14,7 +14,7 @@
 #include "train/schedule.h"
 #include <stdbool.h>
 
-enum { RUN_TRACE_SPANS = 1 << 22 };
+enum { RUN_TRACE_SPANS = 1 << 22, RUN_PLAN_TEXT = 1024 };
 
 struct run {
     struct train_config *config;
@@ -63,6 +63,8 @@ struct run {
 };
 
 int run_open(struct run *run, struct err *err);
+// The kinds of a plan's buffers with their bytes: "weights 1.2 GB, moments 9.6 GB".
+const char *run_plan_text(const struct memory_plan *plan, char line[RUN_PLAN_TEXT]);
 void run_close(struct run *run);
 // Opens the loader for another batch size (the batch ramp).
 int run_open_loader(struct run *run, int batch, struct err *err);

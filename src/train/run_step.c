@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "observe/resident.h"
 #include "train/run_parts.h"
 #include <math.h>
 #include <stdio.h>
@@ -131,6 +132,19 @@ static void say_step(struct run *run, const struct metrics_step *m) {
              speed, mfu, left, memory);
 }
 
+// Once, behind the second step: nothing is taken later than that.
+static void say_memory(const struct run *run) {
+    char planned[32], allocated[32], resident[32], line[RUN_PLAN_TEXT];
+    uint64_t held = resident_pss_bytes();
+    log_line(LOG_INFO,
+             "memory after step %lld: planned %s (%s), allocated %s, resident %s with the program "
+             "and its libraries",
+             (long long)run->step, text_bytes(run->result->planned_bytes, planned),
+             run_plan_text(engine_memory(run->engine), line),
+             text_bytes(run->result->allocated_bytes, allocated),
+             held > 0 ? text_bytes(held, resident) : "unknown");
+}
+
 // Once, behind the first step, so that it delays no start.
 static void measure_gemm(struct run *run) {
     if (run->gemm_rate > 0 || run->config->gemm_seconds <= 0) return;
@@ -178,6 +192,7 @@ int run_one_step(struct run *run, struct err *err) {
     int64_t last = c->stop_at ? c->stop_at : c->steps;
     if (first || run->step % c->log_every == 0 || run->step == last) say_step(run, &m);
     if (first) measure_gemm(run);
+    if (run->step == run->result->resumed_from + 2) say_memory(run);
     if (step.skipped) return run_agree(run, judge_skipped(run, &step, err), err);
     run->bad_steps = 0;
     return 0;
