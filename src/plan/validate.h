@@ -38,12 +38,12 @@ void published_close(struct published_table *table);
 struct publisher {
     const char *prefix; // of source_id
     const char *stack, *cluster;
+    const char *recompute; // where the row is silent; "fit": the lightest mode that fits in memory
     int context, vocab;
-    const char *recompute; // "fit": the lightest mode that fits in memory
-    const char *source;    // where this is said
-    int zero;              // where dp > 1
-    bool changed;          // its own system changes the model: rows of it are left out
-    bool whole_vpp;        // interleaved without a number: one layer per stage
+    int zero;           // where dp > 1
+    bool changed;       // its own system changes the model: rows of it are left out
+    bool whole_vpp;     // interleaved without a number: one layer per stage
+    const char *source; // where this is said
 };
 const struct publisher *publisher_of(const struct published *row);
 

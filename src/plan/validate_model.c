@@ -7,194 +7,45 @@
 #include <string.h>
 
 // Public shapes that rows name without giving them. `begin` is what the name begins with, letters
-// and digits only; `size` is a word of it ("8b"), "" for any. Where `preset` is NULL the numbers
-// hold.
-enum { GPT_PLAIN, GPT_BARE, LLAMA_LIKE }; // BARE: no biases, a head of its own
-static const struct known {
+// and digits only; `size` is a word of it ("8b"), "" for any.
+static const struct alike {
     const char *begin, *size, *preset;
+} alike[] = {
+    {"llama2", "7b", "llama2-7b"},       {"llama2", "13b", "llama2-13b"},
+    {"llama2", "70b", "llama2-70b"},     {"llama32", "1b", "llama3.2-1b"},
+    {"llama32", "3b", "llama3.2-3b"},    {"llama", "8b", "llama3-8b"},
+    {"llama", "70b", "llama3-70b"},      {"llama", "405b", "llama3.1-405b"},
+    {"deepseekv3", "", "deepseek-v3"},   {"deepseekv2lite", "", "deepseek-v2-lite"},
+    {"deepseekv2", "", "deepseek-v2"},   {"kimik2", "", "deepseek-v3"},
+    {"mixtral", "8x7b", "mixtral-8x7b"}, {"mixtral", "8x22b", "mixtral-8x22b"},
+    {"qwen3", "30b", "qwen3-30b-a3b"},   {"qwen3", "235b", "qwen3-235b-a22b"},
+    {"smollm", "1.7b", "smollm2-1.7b"},  {"gpt3", "1.3b", "gpt3-1.3b"},
+    {"gpt3", "175b", "gpt3-175b"},
+};
+enum { GPT_PLAIN, GPT_BARE, LLAMA_LIKE }; // BARE: no biases, a head of its own
+static const struct shape {
+    const char *begin, *size;
     int kind, layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
     int experts, top_k, expert_ffn, shared_ffn;
-} known[] = {
-    {.begin = "llama2", .size = "7b", .preset = "llama2-7b"},
-    {.begin = "llama2", .size = "13b", .preset = "llama2-13b"},
-    {.begin = "llama2", .size = "70b", .preset = "llama2-70b"},
-    {.begin = "llama32", .size = "1b", .preset = "llama3.2-1b"},
-    {.begin = "llama32", .size = "3b", .preset = "llama3.2-3b"},
-    // 128 experts every second layer, one shared expert (Hugging Face config)
-    {.begin = "llama4",
-     .size = "maverick",
-     .kind = LLAMA_LIKE,
-     .layers = 48,
-     .hidden = 5120,
-     .heads = 40,
-     .kv_heads = 8,
-     .head_dim = 128,
-     .ffn = 16384,
-     .vocab = 202048,
-     .experts = 128,
-     .top_k = 1,
-     .expert_ffn = 8192,
-     .shared_ffn = 8192},
-    {.begin = "llama4",
-     .size = "scout",
-     .kind = LLAMA_LIKE,
-     .layers = 48,
-     .hidden = 5120,
-     .heads = 40,
-     .kv_heads = 8,
-     .head_dim = 128,
-     .ffn = 16384,
-     .vocab = 202048,
-     .experts = 16,
-     .top_k = 1,
-     .expert_ffn = 8192,
-     .shared_ffn = 8192},
-    {.begin = "llama", .size = "8b", .preset = "llama3-8b"},
-    {.begin = "llama", .size = "70b", .preset = "llama3-70b"},
-    {.begin = "llama", .size = "405b", .preset = "llama3.1-405b"},
-    {.begin = "deepseekv3", .size = "", .preset = "deepseek-v3"},
-    {.begin = "deepseekv2lite", .size = "", .preset = "deepseek-v2-lite"},
-    {.begin = "deepseekv2", .size = "", .preset = "deepseek-v2"},
-    {.begin = "mixtral", .size = "8x7b", .preset = "mixtral-8x7b"},
-    {.begin = "mixtral", .size = "8x22b", .preset = "mixtral-8x22b"},
-    {.begin = "qwen3", .size = "30b", .preset = "qwen3-30b-a3b"},
-    {.begin = "qwen3", .size = "235b", .preset = "qwen3-235b-a22b"},
-    {.begin = "smollm", .size = "1.7b", .preset = "smollm2-1.7b"},
-    // xai-org/grok-1: two of eight experts, GeGLU of inner width 32768
-    {.begin = "grok1",
-     .size = "",
-     .kind = LLAMA_LIKE,
-     .layers = 64,
-     .hidden = 6144,
-     .heads = 48,
-     .kv_heads = 8,
-     .head_dim = 128,
-     .ffn = 32768,
-     .vocab = 131072,
-     .experts = 8,
-     .top_k = 2,
-     .expert_ffn = 32768},
-    // openai/gpt-oss-120b
-    {.begin = "gptoss",
-     .size = "120b",
-     .kind = LLAMA_LIKE,
-     .layers = 36,
-     .hidden = 2880,
-     .heads = 64,
-     .kv_heads = 8,
-     .head_dim = 64,
-     .ffn = 2880,
-     .vocab = 201088,
-     .experts = 128,
-     .top_k = 4,
-     .expert_ffn = 2880},
-    {.begin = "gptoss",
-     .size = "20b",
-     .kind = LLAMA_LIKE,
-     .layers = 24,
-     .hidden = 2880,
-     .heads = 64,
-     .kv_heads = 8,
-     .head_dim = 64,
-     .ffn = 2880,
-     .vocab = 201088,
-     .experts = 32,
-     .top_k = 4,
-     .expert_ffn = 2880},
-    // NeMo's recipes of the same names; the printed TFLOP per token agrees with each
-    {.begin = "gpt3", .size = "1.3b", .preset = "gpt3-1.3b"},
-    {.begin = "gpt3",
-     .size = "2.7b",
-     .kind = GPT_PLAIN,
-     .layers = 32,
-     .hidden = 2560,
-     .heads = 32,
-     .kv_heads = 32,
-     .head_dim = 80,
-     .ffn = 10240,
-     .vocab = 50257},
-    {.begin = "gpt3",
-     .size = "5b",
-     .kind = GPT_PLAIN,
-     .layers = 24,
-     .hidden = 4096,
-     .heads = 32,
-     .kv_heads = 32,
-     .head_dim = 128,
-     .ffn = 16384,
-     .vocab = 51200},
-    {.begin = "gpt3",
-     .size = "20b",
-     .kind = GPT_PLAIN,
-     .layers = 44,
-     .hidden = 6144,
-     .heads = 48,
-     .kv_heads = 48,
-     .head_dim = 128,
-     .ffn = 24576,
-     .vocab = 51200},
-    {.begin = "gpt3", .size = "175b", .preset = "gpt3-175b"},
-    {.begin = "opt",
-     .size = "175b",
-     .kind = GPT_PLAIN,
-     .layers = 96,
-     .hidden = 12288,
-     .heads = 96,
-     .kv_heads = 96,
-     .head_dim = 128,
-     .ffn = 49152,
-     .vocab = 50272},
-    // Nemotron: squared ReLU between two matrices, no biases, a head of its own
-    {.begin = "nemotron",
-     .size = "8b",
-     .kind = GPT_BARE,
-     .layers = 32,
-     .hidden = 4096,
-     .heads = 32,
-     .kv_heads = 32,
-     .head_dim = 128,
-     .ffn = 16384,
-     .vocab = 256000},
-    {.begin = "nemotron",
-     .size = "15b",
-     .kind = GPT_BARE,
-     .layers = 32,
-     .hidden = 6144,
-     .heads = 48,
-     .kv_heads = 8,
-     .head_dim = 128,
-     .ffn = 24576,
-     .vocab = 256000},
-    {.begin = "nemotron",
-     .size = "22b",
-     .kind = GPT_BARE,
-     .layers = 40,
-     .hidden = 6144,
-     .heads = 48,
-     .kv_heads = 48,
-     .head_dim = 128,
-     .ffn = 24576,
-     .vocab = 256000},
-    {.begin = "nemotron",
-     .size = "340b",
-     .kind = GPT_BARE,
-     .layers = 96,
-     .hidden = 18432,
-     .heads = 96,
-     .kv_heads = 8,
-     .head_dim = 192,
-     .ffn = 73728,
-     .vocab = 256000},
-    // moonshotai/Kimi-K2: DeepSeek-V3 with 64 heads and 384 experts
-    {.begin = "kimik2",
-     .size = "",
-     .preset = "deepseek-v3",
-     .layers = 61,
-     .heads = 64,
-     .kv_heads = 64,
-     .vocab = 163840,
-     .experts = 384,
-     .top_k = 8},
+} shapes[] = {
+    // one shared expert; experts in every second layer of Maverick (Hugging Face config)
+    {"llama4", "maverick", LLAMA_LIKE, 48, 5120, 40, 8, 128, 16384, 202048, 128, 1, 8192, 8192},
+    {"llama4", "scout", LLAMA_LIKE, 48, 5120, 40, 8, 128, 16384, 202048, 16, 1, 8192, 8192},
+    // xai-org/grok-1: two of eight experts, GeGLU
+    {"grok1", "", LLAMA_LIKE, 64, 6144, 48, 8, 128, 32768, 131072, 8, 2, 32768, 0},
+    {"gptoss", "120b", LLAMA_LIKE, 36, 2880, 64, 8, 64, 2880, 201088, 128, 4, 2880, 0},
+    {"gptoss", "20b", LLAMA_LIKE, 24, 2880, 64, 8, 64, 2880, 201088, 32, 4, 2880, 0},
+    // Dao-AILab/flash-attention: gpt3-2.7B-hdim128
+    {"gpt3", "2.7b", GPT_PLAIN, 32, 2560, 20, 20, 128, 10240, 50257, 0, 0, 0, 0},
+    // NeMo's recipes of these names; the printed TFLOP per token agrees with each
+    {"gpt3", "5b", GPT_PLAIN, 24, 4096, 32, 32, 128, 16384, 51200, 0, 0, 0, 0},
+    {"gpt3", "20b", GPT_PLAIN, 44, 6144, 48, 48, 128, 24576, 51200, 0, 0, 0, 0},
+    {"opt", "175b", GPT_PLAIN, 96, 12288, 96, 96, 128, 49152, 50272, 0, 0, 0, 0},
+    // squared ReLU between two matrices, no biases, a head of its own
+    {"nemotron", "8b", GPT_BARE, 32, 4096, 32, 32, 128, 16384, 256000, 0, 0, 0, 0},
+    {"nemotron", "15b", GPT_BARE, 32, 6144, 48, 8, 128, 24576, 256000, 0, 0, 0, 0},
+    {"nemotron", "22b", GPT_BARE, 40, 6144, 48, 48, 128, 24576, 256000, 0, 0, 0, 0},
+    {"nemotron", "340b", GPT_BARE, 96, 18432, 96, 8, 192, 73728, 256000, 0, 0, 0, 0},
 };
 
 // Kinds that no description of this program holds.
@@ -243,12 +94,10 @@ static bool begins(const char *text, const char *with) {
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-static const struct known *find_known(const char *name) {
+static bool named(const char *name, const char *begin, const char *size) {
     char plain[96];
     squash(name, plain, sizeof plain);
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (begins(plain, known[i].begin) && has_word(name, known[i].size)) return &known[i];
-    return NULL;
+    return begins(plain, begin) && has_word(name, size);
 }
 
 static void kind_defaults(struct model_config *c, int kind) {
@@ -261,21 +110,27 @@ static int take(int given, int fallback) {
     return given > 0 ? given : fallback;
 }
 
-static int from_known(const struct known *k, struct model_config *c, struct err *err) {
-    if (k->preset) {
-        if (model_preset(k->preset, c, err) != 0) return -1;
-    } else {
-        kind_defaults(c, k->kind);
-    }
-    c->layers = take(k->layers, c->layers), c->hidden = take(k->hidden, c->hidden);
-    c->heads = take(k->heads, c->heads), c->kv_heads = take(k->kv_heads, c->kv_heads);
-    c->head_dim = take(k->head_dim, c->head_dim), c->ffn = take(k->ffn, c->ffn);
-    c->vocab = take(k->vocab, c->vocab), c->experts = take(k->experts, c->experts);
-    c->top_k = take(k->top_k, c->top_k), c->expert_ffn = take(k->expert_ffn, c->expert_ffn);
-    c->shared_ffn = take(k->shared_ffn, c->shared_ffn);
-    if (k->kind == LLAMA_LIKE && k->experts) c->norm_top_k = true;
-    if (strcmp(k->size, "maverick") == 0)
+static void from_shape(const struct shape *s, struct model_config *c) {
+    kind_defaults(c, s->kind);
+    c->layers = s->layers, c->hidden = s->hidden, c->heads = s->heads, c->kv_heads = s->kv_heads;
+    c->head_dim = s->head_dim, c->ffn = s->ffn, c->vocab = s->vocab, c->experts = s->experts;
+    c->top_k = s->top_k, c->expert_ffn = s->expert_ffn, c->shared_ffn = s->shared_ffn;
+    c->norm_top_k = s->experts > 0;
+    if (strcmp(s->size, "maverick") == 0)
         for (int i = 0; i < c->layers; i += 2) c->layer_dense[i] = true;
+}
+
+// 1: found, 0: the name says nothing.
+static int from_name(const char *name, struct model_config *c, struct err *err) {
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        if (named(name, shapes[i].begin, shapes[i].size)) return from_shape(&shapes[i], c), 1;
+    for (size_t i = 0; i < sizeof alike / sizeof alike[0]; i++) {
+        if (!named(name, alike[i].begin, alike[i].size)) continue;
+        if (model_preset(alike[i].preset, c, err) != 0) return -1;
+        if (begins(alike[i].begin, "kimi")) // moonshotai/Kimi-K2
+            c->heads = c->kv_heads = 64, c->experts = 384, c->vocab = 163840;
+        return 1;
+    }
     return 0;
 }
 
@@ -370,17 +225,16 @@ static const char *why_beyond(const char *name) {
 int published_model(const struct published *row, const struct publisher *publisher,
                     struct model_config *out, struct err *err) {
     struct model_config c;
-    const struct known *k = find_known(row->model);
     const char *why = why_beyond(row->model);
     if (why) return err_set(err, ERR_DATA, "%s has %s", row->model, why);
-    if (k) {
-        if (from_known(k, &c, err) != 0) return -1;
+    int known = from_name(row->model, &c, err);
+    if (known < 0) return -1;
+    if (known)
         override(row, &c);
-    } else if (from_columns(row, &c, err) != 0) {
+    else if (from_columns(row, &c, err) != 0)
         return -1;
-    }
     int vocab = publisher->vocab ? publisher->vocab : c.family == FAMILY_GPT2 ? 50257 : 32000;
-    c.vocab = take(row->vocab, k && c.vocab ? c.vocab : vocab);
+    c.vocab = take(row->vocab, known ? c.vocab : vocab);
     if (c.layers < 1) c.layers = layers_of(row, &c);
     if (c.layers < 1) return err_set(err, ERR_DATA, "the number of layers is not given");
     c.context = take(row->context, publisher->context);
