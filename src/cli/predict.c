@@ -1,0 +1,75 @@
+// See predict.h.
+#include "cli/predict.h"
+#include "base/file.h"
+#include "hardware/stack.h"
+#include <stdlib.h>
+#include <string.h>
+
+// Where ranks keep all cores busy, whoever carries a message takes the core from whoever computes.
+static bool messages_hide(const struct cluster *measured, int ranks, int threads) {
+    return measured->cores > ranks * threads;
+}
+
+static int make_job(struct train_config *c, struct prediction *p, struct err *err) {
+    struct engine_options engine;
+    struct engine_parallel parallel;
+    size_t bytes;
+    struct job *job = &p->job;
+    job_defaults(job);
+    if (config_layout(c, p->ranks, &job->layout, err) != 0) return -1;
+    if (c->pipeline == PIPELINE_FILE &&
+        file_read(c->pipeline_file, 0, &p->schedule_csv, &bytes, err) != 0)
+        return err_context(err, "pipeline.file");
+    config_engine(c, &engine);
+    config_parallel(c, &parallel);
+    job->model = c->model;
+    job->cluster = p->machine.cluster;
+    job->stack = catalogue_stack(p->file.catalogue, "weft", err);
+    job->schedule = parallel.schedule;
+    job->schedule_csv = p->schedule_csv;
+    job->rows = engine.rows;
+    job->context = engine.context;
+    job->micro_batches = config_micro_batches(c);
+    job->recompute = engine.recompute;
+    job->precision = engine.compute == DTYPE_BF16 ? HARDWARE_BF16 : HARDWARE_FP32;
+    job->reduce_per_micro_batch = parallel.reduce_per_micro_batch;
+    job->gather_keys = parallel.gather_keys;
+    job->no_overlap = !messages_hide(&p->file.cluster, p->ranks, p->threads);
+    job->bucket_bytes = parallel.bucket_bytes;
+    job->gather_type = parallel.gather_type;
+    job->reduce_type = parallel.reduce_type;
+    job->accumulate_type = parallel.accumulate_type;
+    job->split_backward_own = engine.split_backward;
+    job->dropout = engine.dropout;
+    job->threads = p->threads;
+    return job->stack ? 0 : -1;
+}
+
+int predict(struct train_config *config, int ranks, int threads, const char *hardware,
+            struct prediction *p, struct err *err) {
+    *p = (struct prediction){.ranks = ranks, .threads = threads};
+    if (machine_file_open(&p->file, hardware, err) != 0) return -1;
+    if (!p->file.found) {
+        predict_close(p);
+        return 1;
+    }
+    if (machine_select(&p->file.cluster, ranks, threads, &p->machine, err) != 0 ||
+        make_job(config, p, err) != 0 || estimate_step(&p->job, false, &p->estimate, err) != 0) {
+        predict_close(p);
+        return -1;
+    }
+    return 0;
+}
+
+void predict_close(struct prediction *p) {
+    estimate_free(&p->estimate);
+    machine_free(&p->machine);
+    machine_file_close(&p->file);
+    free(p->schedule_csv);
+    *p = (struct prediction){0};
+}
+
+double predict_exposed(const struct estimate *e) {
+    return e->exposed_reduce + e->exposed_gather + e->exposed_pipeline + e->exposed_tensor +
+           e->exposed_expert + e->exposed_context;
+}
