@@ -79,8 +79,8 @@ TEST(r80_memory_is_compared_after_two_steps) {
     check_run("recompute", 1, WORDS("train.stop_at=3", "train.recompute=full"));
     check_run("tp2", 2, WORDS("train.stop_at=3", "parallel.tp=2"));
     check_run("pp2", 2, WORDS("train.stop_at=3", "parallel.pp=2"));
-    check_run("zero1", 2, WORDS("train.stop_at=3", "parallel.dp=2", "zero.stage=1"));
-    check_run("zero3", 2, WORDS("train.stop_at=3", "parallel.dp=2", "zero.stage=3"));
+    check_run("zero1", 2, WORDS("train.stop_at=3", "parallel.dp=2", "parallel.zero=1"));
+    check_run("zero3", 2, WORDS("train.stop_at=3", "parallel.dp=2", "parallel.zero=3"));
     check_run("experts", 1,
               WORDS("train.stop_at=3", "model.experts=4", "model.top_k=2", "model.expert_ffn=32"));
 }
