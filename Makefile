@@ -7,7 +7,7 @@ FILTER ?=
 BUILD ?= build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test test-parallel bench check format sanitize demo loss-picture schedule-pictures install test-onednn3 test-mpich test-cluster clean
+.PHONY: help setup build test test-parallel bench check format sanitize demo loss-picture schedule-pictures plan-pictures install test-onednn3 test-mpich test-cluster clean
 
 help: ## lists the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -55,6 +55,13 @@ loss-picture: build ## redraws docs/loss.svg, the picture in the README, from th
 schedule-pictures: build ## redraws docs/schedule-*.svg, the pipeline schedules of docs/parallelism.md
 	@for kind in gpipe 1f1b interleaved zb-h1 zb-v; do \
 	    $(BUILD)/weft schedule --kind $$kind --svg docs/schedule-$$kind.svg >/dev/null || exit 1; \
+	done
+
+plan-pictures: build ## redraws docs/plan-*.svg, the pictures of docs/planning.md and docs/reliability.md
+	@$(BUILD)/weft simulate run configs/simulate/llama3-70b.yaml --svg docs/plan-interval.svg >/dev/null
+	@$(BUILD)/weft plan llama3-70b configs/clusters/512xh100.yaml --svg $(BUILD)/pictures >/dev/null
+	@for name in waterfall memory scaling-strong; do \
+	    cp $(BUILD)/pictures/$$name.svg docs/plan-$$name.svg || exit 1; \
 	done
 
 install: build ## installs the program and its man page under PREFIX (default /usr/local)
