@@ -106,7 +106,7 @@ static void add_formula(const struct job *job, double seconds, struct estimate *
             forward += job->micro_batches * stage->forward;
             backward +=
                 job->micro_batches * (halves ? stage->input + stage->weight : stage->backward);
-            reduce += stage->reduce;
+            reduce += stage->reduce + stage->reduce_behind;
         }
         all += forward + backward + update;
         if (forward + backward + update <= busiest) continue;

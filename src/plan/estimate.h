@@ -22,6 +22,8 @@ struct estimate_stage {
     // Once per step, beside the compute: seconds in flight, in so many pieces (1: not beside it).
     double gather, reduce;
     int gather_pieces, reduce_pieces;
+    // The embedding's: its weights come first, its gradient (a tied table's too) goes last.
+    double gather_first, reduce_behind;
 };
 
 // What a pipeline rank does behind the last backward, one after the other. Seconds.

@@ -71,6 +71,8 @@ void estimate_fill_costs(const struct estimate_stage *stages, int count,
                                                .send_backward = stages[s].send_backward,
                                                .gather = stages[s].gather,
                                                .gather_pieces = stages[s].gather_pieces,
+                                               .gather_first = stages[s].gather_first,
+                                               .reduce_behind = stages[s].reduce_behind,
                                                .reduce = stages[s].reduce,
                                                .reduce_pieces = stages[s].reduce_pieces};
 }

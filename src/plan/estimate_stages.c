@@ -85,18 +85,6 @@ static void add(struct estimate_stage *stage, const struct priced *p, struct job
     };
 }
 
-// The stage's table, position and head without its layers.
-static struct job_elements end_elements(const struct job *job, int stage) {
-    struct job_elements e = job_stage_elements(job, stage);
-    for (int i = job->layout.layer_first[stage]; i < job->layout.layer_first[stage + 1]; i++) {
-        struct job_elements layer = job_layer_elements(job, i);
-        e.dense -= layer.dense;
-        e.expert -= layer.expert;
-        e.vectors -= layer.vectors;
-    }
-    return e;
-}
-
 // A micro-batch's residual stream to the next stage, or its gradient back.
 static double send_seconds(struct estimate_view *view) {
     const struct job *job = view->job;
@@ -134,23 +122,18 @@ struct pricing {
 static int price_stage(struct pricing *w, int stage, struct estimate_stage *out, struct err *err) {
     const struct job *job = w->view.job;
     const struct layout *l = &job->layout;
-    struct job_elements ends = end_elements(job, stage), none = {0};
+    const struct job_elements table = {.dense = job_table_elements(job)};
+    const struct job_elements head = {.dense = job_head_elements(job)};
     int count = 0;
     bool last = stage == layout_stages(l) - 1;
     *out = (struct estimate_stage){.gather_pieces = 1, .reduce_pieces = 1};
-    if (stage == 0) {
-        if (last) { // a table of two uses, or two tables
-            ends.dense /= 2;
-            none.dense = ends.dense;
-        }
-        add(out, &w->embedding, last ? none : ends, &w->units[count++]);
-    }
+    if (stage == 0) add(out, &w->embedding, table, &w->units[count++]);
     for (int i = l->layer_first[stage]; i < l->layer_first[stage + 1]; i++) {
         const struct priced *p = layer_price(&w->kinds, &w->view.shape, i, err);
         if (!p) return -1;
         add(out, p, job_layer_elements(job, i), &w->units[count++]);
     }
-    if (last) add(out, &w->head, ends, &w->units[count++]);
+    if (last) add(out, &w->head, head, &w->units[count++]);
     estimate_states(&w->view, w->units, count, stage, out);
     finish(&w->view, stage, out);
     return 0;

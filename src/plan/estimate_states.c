@@ -62,27 +62,39 @@ static double bucket_count(const struct estimate_view *view, double bytes) {
     return bucket > 0 && bytes > bucket ? ceil(bytes / bucket) : 1;
 }
 
-// All gradients of a stage in buckets; vectors stay whole on every rank.
-static void reduce_once(struct estimate_view *view, struct job_elements e,
+// A vector of gradients in so many buckets.
+static double reduce_seconds(struct estimate_view *view, bool expert, double bytes,
+                             double buckets) {
+    double each = bytes / buckets;
+    return buckets * (view->job->layout.zero > 0
+                          ? scatter_part(view, expert, each)
+                          : estimate_message(view, expert ? GROUP_EXPERT_DATA : GROUP_DATA,
+                                             NETWORK_ALL_REDUCE, each));
+}
+
+// All gradients of a stage in buckets; vectors stay whole on every rank. The table's are complete
+// when backward is over.
+static void reduce_once(struct estimate_view *view, struct job_elements e, double table,
                         struct estimate_stage *out) {
     double size = estimate_gradient_bytes(view), pieces = 0, seconds = 0;
-    const double bytes[2] = {e.dense * size, e.expert * size};
+    const double bytes[2] = {(e.dense - table) * size, e.expert * size};
     for (int expert = 0; expert < 2; expert++) {
         if (bytes[expert] <= 0) continue;
-        double n = bucket_count(view, bytes[expert]), each = bytes[expert] / n;
-        seconds += n * (view->job->layout.zero > 0
-                            ? scatter_part(view, expert, each)
-                            : estimate_message(view, expert ? GROUP_EXPERT_DATA : GROUP_DATA,
-                                               NETWORK_ALL_REDUCE, each));
+        double n = bucket_count(view, bytes[expert]);
+        seconds += reduce_seconds(view, expert, bytes[expert], n);
         pieces += n;
     }
     seconds += estimate_message(view, GROUP_DATA, NETWORK_ALL_REDUCE, e.vectors * size);
     out->reduce = seconds;
+    out->reduce_behind = reduce_seconds(view, false, table * size, 1);
     out->reduce_pieces = view->stack.overlap_reduce && pieces > 1 ? (int)fmin(pieces, 1e6) : 1;
 }
 
-static void gather_once(struct estimate_view *view, struct job_elements e,
+static void gather_once(struct estimate_view *view, struct job_elements e, double table,
                         struct estimate_stage *out) {
+    struct job_elements first = {.dense = table};
+    out->gather_first = gather_seconds(view, first);
+    e.dense -= table;
     double bytes = (e.dense + e.expert) * estimate_weight_bytes(view);
     double n = bucket_count(view, bytes);
     e.dense /= n;
@@ -144,12 +156,13 @@ void estimate_states(struct estimate_view *view, const struct estimate_unit *uni
     int zero = job->layout.zero;
     bool scatters = zero >= 2 && job->reduce_per_micro_batch && job->micro_batches > 1;
     struct job_elements e = job_stage_elements(job, stage);
+    double table = stage == 0 ? job_table_elements(job) : 0;
     if (zero == 3 && job->reduce_per_micro_batch) scatters = true;
     if (zero == 3 || scatters) with_each_micro_batch(view, units, count, zero == 3, scatters, out);
-    if (!scatters) reduce_once(view, e, out);
+    if (!scatters) reduce_once(view, e, table, out);
     // by unit, as they are sharded
     if (!scatters && zero >= 2 && view->stack.overlap_reduce) out->reduce_pieces = count;
-    if ((zero == 1 || zero == 2) && view->stack.overlap_gather) gather_once(view, e, out);
+    if ((zero == 1 || zero == 2) && view->stack.overlap_gather) gather_once(view, e, table, out);
 }
 
 // ---- the update

@@ -47,11 +47,13 @@ static void reset(struct fall *f) {
 // ---- left out
 
 static void no_reduce(struct fall *f) {
-    for (int s = 0; s < f->e->stage_count; s++) f->costs.stages[s].reduce = 0;
+    for (int s = 0; s < f->e->stage_count; s++)
+        f->costs.stages[s].reduce = f->costs.stages[s].reduce_behind = 0;
 }
 
 static void no_gather(struct fall *f) {
-    for (int s = 0; s < f->e->stage_count; s++) f->costs.stages[s].gather = 0;
+    for (int s = 0; s < f->e->stage_count; s++)
+        f->costs.stages[s].gather = f->costs.stages[s].gather_first = 0;
 }
 
 static void no_sends(struct fall *f) {

@@ -53,9 +53,14 @@ static int64_t round_up(int64_t n, int64_t step) {
     return (n + step - 1) / step * step;
 }
 
-static double vocabulary_elements(const struct job *job) {
+double job_head_elements(const struct job *job) {
     int tp = job->layout.mesh.size[MESH_TP];
     return (double)(round_up(job->model.vocab, 64 * (int64_t)tp) / tp * job->model.hidden);
+}
+
+double job_table_elements(const struct job *job) {
+    double positions = job->model.learned_positions ? job->model.context : 0;
+    return job_head_elements(job) + positions * job->model.hidden;
 }
 
 // Keys and values have a head on every tensor rank, also where there are fewer heads than ranks.
@@ -109,13 +114,10 @@ struct job_elements job_stage_elements(const struct job *job, int stage) {
         sum.expert += e.expert;
         sum.vectors += e.vectors;
     }
-    if (first) {
-        sum.dense += vocabulary_elements(job);
-        if (c->learned_positions) sum.dense += (double)c->context * c->hidden;
-    }
+    if (first) sum.dense += job_table_elements(job);
     bool own_table = first && c->tied_head;
     if (last) sum.vectors += (c->norm == NORM_LAYER ? 2.0 : 1.0) * c->hidden;
-    if (last && !own_table) sum.dense += vocabulary_elements(job);
+    if (last && !own_table) sum.dense += job_head_elements(job);
     return sum;
 }
 

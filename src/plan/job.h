@@ -50,5 +50,8 @@ struct job_elements {
     double vectors; // norms and biases, whole on every data rank
 };
 struct job_elements job_layer_elements(const struct job *job, int layer);
+// Of the embedding with its positions; and of the head.
+double job_table_elements(const struct job *job);
+double job_head_elements(const struct job *job);
 // Of a stage: its layers, and embedding, head (also the copy of a tied one), final norm.
 struct job_elements job_stage_elements(const struct job *job, int stage);

@@ -102,10 +102,12 @@ struct pipeline_stage_costs {
     // must be there first.
     double gather;
     int gather_pieces;
+    double gather_first; // further seconds, before those: what the forward begins with
     // Gradients leave in equal pieces (buckets) while the last backward goes on, each when its part
     // of that is over; the last one leaves at its end. 1 (or 0): all leave at its end.
     double reduce;
     int reduce_pieces;
+    double reduce_behind; // further seconds, behind those: what is known at the end only
 };
 // Seconds of one action. send: until the receiver has it, from when both sides have posted (as
 // large messages go), or, with `eager`, from when it was sent; posting costs nothing. gather and

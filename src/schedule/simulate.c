@@ -105,7 +105,7 @@ static void send(struct simulation *s, int rank, struct action a) {
 static void reduce(struct simulation *s, int rank, int stage) {
     const struct pipeline_stage_costs *c = &s->stages[stage];
     if (s->costs->reduce_last) {
-        s->late[rank] += c->reduce;
+        s->late[rank] += c->reduce + c->reduce_behind;
         return;
     }
     int n = pieces(c->reduce_pieces);
@@ -113,6 +113,7 @@ static void reduce(struct simulation *s, int rank, int stage) {
     for (int k = 1; k <= n; k++)
         s->link[rank] =
             later(s->link[rank], s->ended[stage] - length * (n - k) / n) + c->reduce / n;
+    s->link[rank] = later(s->link[rank], s->ended[stage]) + c->reduce_behind;
 }
 
 static bool perform(struct simulation *s, int rank, struct action a) {
@@ -127,7 +128,8 @@ static bool perform(struct simulation *s, int rank, struct action a) {
             s->now[rank];
         return true;
     case ACTION_GATHER:
-        s->link[rank] = later(s->link[rank], s->now[rank]) + s->stages[a.stage].gather;
+        s->link[rank] = later(s->link[rank], s->now[rank]) + s->stages[a.stage].gather_first +
+                        s->stages[a.stage].gather;
         s->gathered[a.stage] = s->link[rank];
         return true;
     case ACTION_REDUCE:

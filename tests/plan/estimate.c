@@ -110,9 +110,10 @@ TEST(sharded_states_of_seventy_billion) {
         estimate(&job, &e);
         flight[k] = 0;
         for (int s = 0; s < 4; s++)
-            flight[k] += (8 * e.stages[s].shard_flight + e.stages[s].reduce + e.stages[s].gather +
-                          e.updates[s].gather) /
-                         4;
+            flight[k] +=
+                (8 * e.stages[s].shard_flight + e.stages[s].reduce + e.stages[s].reduce_behind +
+                 e.stages[s].gather + e.stages[s].gather_first + e.updates[s].gather) /
+                4;
         estimate_free(&e);
     }
     CHECK_CLOSE(flight[0] / more, 1.97, 0.005);

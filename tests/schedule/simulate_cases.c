@@ -210,6 +210,9 @@ TEST(gathers_hide_behind_the_first_forward) {
     CHECK_CLOSE(step_of(&shape, &costs), 8 + 24, 1e-12);
     stage.gather_pieces = 4;
     CHECK_CLOSE(step_of(&shape, &costs), 9 + 20, 1e-12);
+    stage.gather_first = 3; // everything so much later
+    CHECK_CLOSE(step_of(&shape, &costs), 12 + 20, 1e-12);
+    stage.gather_first = 0;
     stage.gather = 2;
     stage.gather_pieces = 2;
     CHECK_CLOSE(step_of(&shape, &costs), 5 + 20, 1e-12);
@@ -226,6 +229,9 @@ TEST(reductions_run_inside_the_last_backward) {
     CHECK_CLOSE(step_of(&shape, &costs), 26, 1e-12);
     stage.reduce = 12;
     CHECK_CLOSE(step_of(&shape, &costs), 30, 1e-12);
+    stage.reduce_behind = 5; // behind all of them
+    CHECK_CLOSE(step_of(&shape, &costs), 35, 1e-12);
+    stage.reduce_behind = 0;
     stage.reduce = 4;
     CHECK_CLOSE(step_of(&shape, &costs), 25, 1e-12);
 }
