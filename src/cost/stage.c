@@ -66,9 +66,10 @@ static void expose(struct cost_sum *sum, const double hidden[CAUSE_COUNT], doubl
     sum->seconds += all - compute;
 }
 
-// The device stands still while the host launches more slowly than it computes.
+// The device stands still while the host launches more slowly than it computes; and always, when
+// the host waits for each kernel before it goes on.
 static void wait_for_host(struct cost_sum *sum) {
-    sum->seconds = fmax(sum->device, sum->host);
+    sum->seconds = sum->blocking ? sum->device + sum->host : fmax(sum->device, sum->host);
     sum->cause[CAUSE_HOST] = sum->seconds - sum->device;
 }
 
@@ -91,6 +92,7 @@ struct cost_sum cost_price(const struct cost_shape *shape, struct cost_ops *ops)
     }
     expose(&sum, hidden, compute);
     sum.device = sum.seconds;
+    sum.blocking = shape->stack->blocking_launch;
     sum.host = shape->stack->graphs ? 0 : sum.kernels * shape->stack->launch_seconds.value;
     wait_for_host(&sum);
     return sum;
@@ -101,7 +103,8 @@ struct cost_sum cost_sum_add(const struct cost_sum *a, const struct cost_sum *b)
                            .host = a->host + b->host,
                            .flops = a->flops + b->flops,
                            .kernels = a->kernels + b->kernels,
-                           .hidden = a->hidden + b->hidden};
+                           .hidden = a->hidden + b->hidden,
+                           .blocking = a->blocking || b->blocking};
     for (int c = 0; c < CAUSE_COUNT; c++) sum.cause[c] = a->cause[c] + b->cause[c];
     wait_for_host(&sum);
     return sum;

@@ -55,6 +55,7 @@ struct cost_sum {
     double device, host;       // seconds of the device alone, and of the host's launches
     double flops, kernels;     // kernels: launched by the host
     double hidden;             // seconds of messages beside compute
+    bool blocking;             // the host waits for each kernel
 };
 
 // Appends the operations of one layer's pass; `layer` is the whole model's (windows, dense layers).

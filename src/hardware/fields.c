@@ -153,6 +153,7 @@ static const struct field stack_fields[] = {
     BOOL(struct stack, split_sends, "split_sends"),
     BOOL(struct stack, overlap_experts, "overlap_experts"),
     BOOL(struct stack, graphs, "graphs"),
+    BOOL(struct stack, blocking_launch, "blocking_launch"),
     BOOL(struct stack, post_validation, "post_validation"),
     {.key = "selective", .kind = FIELD_CHOICE, .names = selective_names, .offset = offsetof(struct stack, selective)},
     FIGURE(struct stack, launch_seconds, "launch_seconds", UNIT_SECONDS, 5e-6),

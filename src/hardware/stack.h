@@ -17,8 +17,8 @@ enum stack_selective {
 
 struct stack {
     const char *name, *title, *source;
-    bool own;              // weft's engine: memory is the engine's own enumeration
-    bool flash_attention;  // scores are never stored
+    bool own;                      // weft's engine: memory is the engine's own enumeration
+    bool flash_attention;          // scores are never stored
     struct figure attention_share; // of the accelerator's rate of fused attention; absent: 1
     bool older_attention;  // FlashAttention-2 also where there are kernels for the generation
     bool fused_softmax;    // scale, mask, softmax in one kernel (only where scores are stored)
@@ -27,33 +27,34 @@ struct stack {
     bool fused_accumulate; // the weight-gradient product adds into the FP32 gradient itself
     enum stack_selective selective;
     bool fused_norm, fused_rope, fused_loss;
-    bool dropout;                  // masks are made and kept
-    bool sequence_parallel;        // where tp > 1, unless a job says otherwise
-    bool overlap_reduce;           // gradients are reduced while backward goes on
-    bool overlap_gather;           // sharded weights are gathered while forward goes on
-    bool overlap_tensor;           // collectives of tensor parallelism run beside products
-    bool overlap_pipeline;         // sends run beside compute
-    bool serial_pipeline;          // sends and receives one after the other, each keeps both ranks
-    bool split_sends;              // tensor ranks send a part each and gather it behind
-    bool overlap_experts;          // expert all-to-all runs beside compute
-    bool graphs;                   // kernels are launched without the host (CUDA graphs)
-    bool post_validation;          // ranks do not wait for each other at the end of a step (Qi et
-                                   // al., arXiv 2401.10241, sec. 4)
-    struct figure launch_seconds;  // host time per kernel: below it kernels wait for the host
-    struct figure step_seconds;    // host time per step that nothing hides
-    enum dtype gradient, reduce;   // gradients in memory, and on the wire
-    bool masters;                  // FP32 masters beside the weights of the compute type
-    bool both_gradients;           // those of the compute type stay beside the FP32 ones
-    bool step_gradients;           // the update makes FP32 copies of the gradients of its shard
-    bool dummy_gradients;          // one of the compute type is held for each shape of weights,
-                                   // though nothing is in it (Transformer Engine)
-    struct figure loss_bytes;        // per logit while the loss is taken
+    bool dropout;                 // masks are made and kept
+    bool sequence_parallel;       // where tp > 1, unless a job says otherwise
+    bool overlap_reduce;          // gradients are reduced while backward goes on
+    bool overlap_gather;          // sharded weights are gathered while forward goes on
+    bool overlap_tensor;          // collectives of tensor parallelism run beside products
+    bool overlap_pipeline;        // sends run beside compute
+    bool serial_pipeline;         // sends and receives one after the other, each keeps both ranks
+    bool split_sends;             // tensor ranks send a part each and gather it behind
+    bool overlap_experts;         // expert all-to-all runs beside compute
+    bool graphs;                  // kernels are launched without the host (CUDA graphs)
+    bool blocking_launch;         // the host waits for each kernel (CUDA_LAUNCH_BLOCKING=1)
+    bool post_validation;         // ranks do not wait for each other at the end of a step (Qi et
+                                  // al., arXiv 2401.10241, sec. 4)
+    struct figure launch_seconds; // host time per kernel: below it kernels wait for the host
+    struct figure step_seconds;   // host time per step that nothing hides
+    enum dtype gradient, reduce;  // gradients in memory, and on the wire
+    bool masters;                 // FP32 masters beside the weights of the compute type
+    bool both_gradients;          // those of the compute type stay beside the FP32 ones
+    bool step_gradients;          // the update makes FP32 copies of the gradients of its shard
+    bool dummy_gradients;         // one of the compute type is held for each shape of weights,
+                                  // though nothing is in it (Transformer Engine)
+    struct figure loss_bytes;     // per logit while the loss is taken
     struct figure spread_loss_bytes; // the same with the vocabulary over tensor ranks; 0: as there
-    struct figure waiting_tensors; // [tokens, hidden] that the allocator cannot reuse yet, held
-                                   // back for the stream of tensor parallelism's messages
-    struct figure bucket_bytes;    // of gradients reduced together
-    struct figure allocator_share; // of activations and transient buffers, lost to fragmentation
-    struct figure context_bytes;   // driver, libraries, communicator buffers
+    struct figure waiting_tensors;   // [tokens, hidden] that the allocator cannot reuse yet, held
+                                     // back for the stream of tensor parallelism's messages
+    struct figure bucket_bytes;      // of gradients reduced together
+    struct figure allocator_share;   // of activations and transient buffers, lost to fragmentation
+    struct figure context_bytes;     // driver, libraries, communicator buffers
 };
 // NULL with a message that names the nearest one.
 const struct stack *catalogue_stack(const struct catalogue *catalogue, const char *name,
