@@ -18,6 +18,7 @@ static double state_bytes_of(const struct job *job, double shards) {
 static int least_slots(const struct job *job, int stage) {
     int pp = job->layout.mesh.size[MESH_PP], m = job->micro_batches, least = 1;
     int behind = layout_stages(&job->layout) - stage;
+    if (pp == 1) return 1;
     if (job->schedule == PIPELINE_GPIPE) return m;
     if (job->schedule == PIPELINE_1F1B || job->schedule == PIPELINE_ZB_H1 ||
         job->schedule == PIPELINE_INTERLEAVED)
