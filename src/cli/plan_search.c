@@ -4,6 +4,7 @@
 #include "cli/plan.h"
 #include "cli/plan_emit.h"
 #include "cli/plan_model.h"
+#include "cli/plan_pictures.h"
 #include "model/flops.h"
 #include <math.h>
 #include <stdio.h>
@@ -36,12 +37,14 @@ static const char usage[] =
     "  --every              answers may differ in details only; else one per tp, pp, cp, ep\n"
     "  --emit FILE.yaml     writes the first answer as a configuration for weft train\n"
     "  --data SHARDS        data.train of that configuration\n"
+    "  --svg DIR            writes pictures of the first answer: waterfall, memory, timeline,\n"
+    "                       scaling, cost, checkpoint interval\n"
     "  --json               for programs\n";
 
 enum { MOST_FIXED = 64, MOST_CONTEXT = 8192, USUAL_TOKENS = 1 << 22, TOKENS_PER_PARAMETER = 20 };
 
 struct plan_options {
-    const char *model, *cluster, *tokens, *precision, *stack, *emit, *data;
+    const char *model, *cluster, *tokens, *precision, *stack, *emit, *data, *svg;
     const char *fixed[MOST_FIXED];
     int fixed_count, batch, context, threads, top;
     double imbalance, checkpoint_seconds;
@@ -85,6 +88,7 @@ static int read_options(struct plan_options *o, int argc, char **argv, struct er
         {"--every", OPTION_FLAG, &o->every, 0},
         {"--emit", OPTION_TEXT, &o->emit, 0},
         {"--data", OPTION_TEXT, &o->data, 0},
+        {"--svg", OPTION_TEXT, &o->svg, 0},
         {"--json", OPTION_FLAG, &o->json, 0}};
     if (take_fixed(o, &argc, argv, err) != 0) return -1;
     int read =
@@ -215,6 +219,14 @@ static int print_text(const struct report *report, const struct plan_options *o,
     return result;
 }
 
+static int draw(const struct report *report, const struct plan_options *o, struct err *err) {
+    struct text names = {0};
+    int result = plan_pictures(report, o->svg, &names, err);
+    if (result == 0 && !o->json) printf("\nPictures:\n%s", names.data);
+    text_free(&names);
+    return result;
+}
+
 static int answer(const struct plan_options *o, const struct plan_inputs *in, struct err *err) {
     struct report *report = malloc(sizeof *report);
     char start[600] = "";
@@ -231,6 +243,7 @@ static int answer(const struct plan_options *o, const struct plan_inputs *in, st
     if (result == 0)
         result = o->json ? print_json(report, start, err)
                          : (report->count > 0 ? print_text(report, o, start, err) : 0);
+    if (result == 0 && report->count > 0 && o->svg) result = draw(report, o, err);
     if (result == 0 && report->count == 0) result = plan_report_nothing_fits(report, err);
     plan_report_close(report);
     free(report);
