@@ -143,15 +143,16 @@ static int take_schedule(const struct published *row, const struct publisher *pu
     return 0;
 }
 
-// nanotron gives a stage blocks until their cost passes its share of the whole (models/base.py):
-// 4 heads head_dim hidden + 3 ffn hidden of a layer, vocab hidden of the head.
+// nanotron gives a stage blocks until their cost reaches its share of the whole, the block that
+// reaches it included (models/base.py): 4 heads head_dim hidden + 3 ffn hidden of a layer, vocab
+// hidden of the head.
 static void split_by_cost(struct layout *layout, const struct model_config *c) {
     double layer = 4.0 * c->heads * c->head_dim * c->hidden + 3.0 * c->ffn * c->hidden;
     double whole = layer * c->layers + (double)c->vocab * c->hidden;
     int stages = layout_stages(layout), stage = 0;
     layout->layer_first[0] = 0;
-    for (int i = 0; i < c->layers; i++)
-        if (layer * (i + 1) > whole * (stage + 1) / stages) layout->layer_first[++stage] = i;
+    for (int i = 1; i <= c->layers; i++)
+        if (layer * i >= whole * (stage + 1) / stages) layout->layer_first[++stage] = i;
     while (stage < stages) layout->layer_first[++stage] = c->layers;
 }
 
