@@ -1,6 +1,7 @@
 // Attention between the projections: rotation, scores, and the keys of other ranks.
 #include "cost/list.h"
 #include "model/flops.h"
+#include <math.h>
 
 // Pairs of one head of one sequence that this rank computes; parts are balanced over cp.
 static double pairs(const struct cost_list *l) {
@@ -56,8 +57,18 @@ static struct price_attention fused_shape(const struct cost_list *l) {
                                     .share = l->stack->attention_share.value};
 }
 
+// Between the layout of the projections and that of the kernel.
+static void attention_copies(struct cost_list *l) {
+    double copies = l->stack->attention_copies.value;
+    double width = (double)(l->heads + 2 * l->kv_heads) * (double)l->head_dim;
+    if (copies > 0)
+        cost_kernel(l, "copy", KERNEL_COPY, (double)l->tokens * width, 2 * l->element * copies)
+            ->launches = (int)ceil(copies);
+}
+
 static void fused(struct cost_list *l, bool backward) {
     struct price_attention shape = fused_shape(l);
+    attention_copies(l);
     cost_attention(l, backward ? "attention gradient" : "attention", &shape, backward);
     if (l->cp == 1 || l->shape->gather_keys) return;
     // Each step of the ring adds its part to the result in FP32.

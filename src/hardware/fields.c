@@ -136,6 +136,7 @@ static const struct field stack_fields[] = {
     BOOL(struct stack, flash_attention, "flash_attention"),
     BOOL(struct stack, older_attention, "older_attention"),
     FIGURE(struct stack, attention_share, "attention_share", UNIT_SHARE, 1),
+    FIGURE(struct stack, attention_copies, "attention_copies", UNIT_NUMBER, 0),
     BOOL(struct stack, fused_softmax, "fused_softmax"),
     BOOL(struct stack, fused_activation, "fused_activation"),
     BOOL(struct stack, fused_residual, "fused_residual"),

@@ -17,9 +17,11 @@ enum stack_selective {
 
 struct stack {
     const char *name, *title, *source;
-    bool own;                      // weft's engine: memory is the engine's own enumeration
-    bool flash_attention;          // scores are never stored
-    struct figure attention_share; // of the accelerator's rate of fused attention; absent: 1
+    bool own;                       // weft's engine: memory is the engine's own enumeration
+    bool flash_attention;           // scores are never stored
+    struct figure attention_share;  // of the accelerator's rate of fused attention; absent: 1
+    struct figure attention_copies; // copies of queries, keys and values around fused attention,
+                                    // forward and as many backward, each of their whole width
     bool older_attention;  // FlashAttention-2 also where there are kernels for the generation
     bool fused_softmax;    // scale, mask, softmax in one kernel (only where scores are stored)
     bool fused_activation; // bias and activation in one kernel
