@@ -26,8 +26,10 @@ double estimate_weight_bytes(const struct estimate_view *view) {
     return view->job->precision == HARDWARE_FP32 ? 4 : 2;
 }
 
+// The narrower of what the job says and what the stack does.
 double estimate_gradient_bytes(const struct estimate_view *view) {
-    return (double)dtype_bytes(view->stack.own ? view->job->reduce_type : view->stack.reduce);
+    double job = (double)dtype_bytes(view->job->reduce_type);
+    return view->stack.own ? job : fmin(job, (double)dtype_bytes(view->stack.reduce));
 }
 
 static int shard_ranks(const struct job *job, bool expert) {
@@ -154,10 +156,12 @@ void estimate_states(struct estimate_view *view, const struct estimate_unit *uni
                      int stage, struct estimate_stage *out) {
     const struct job *job = view->job;
     int zero = job->layout.zero;
-    bool scatters = zero >= 2 && job->reduce_per_micro_batch && job->micro_batches > 1;
+    // Other programs' stage 3 (FSDP, DeepSpeed) adds up shards; the engine may do either.
+    bool scatters = job->reduce_per_micro_batch || !view->stack.own;
+    scatters =
+        zero == 3 ? scatters : zero == 2 && job->reduce_per_micro_batch && job->micro_batches > 1;
     struct job_elements e = job_stage_elements(job, stage);
     double table = stage == 0 ? job_table_elements(job) : 0;
-    if (zero == 3 && job->reduce_per_micro_batch) scatters = true;
     if (zero == 3 || scatters) with_each_micro_batch(view, units, count, zero == 3, scatters, out);
     if (!scatters) reduce_once(view, e, table, out);
     // by unit, as they are sharded

@@ -103,7 +103,8 @@ TEST(sharded_states_of_seventy_billion) {
         test_job(&l, &job);
         plain_links(&job);
         struct stack stack = *job.stack;
-        stack.reduce = DTYPE_BF16;
+        stack.own = true; // adds up unsharded where a job says so
+        job.reduce_type = DTYPE_BF16;
         job.stack = &stack;
         job.reduce_per_micro_batch = k == 0;
         if (k == 2) job.layout.zero = 1;
