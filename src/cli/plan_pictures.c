@@ -47,31 +47,36 @@ static int scaling_strong(const struct pictures *p, struct text *out, struct err
     return scaling(p, SCALING_STRONG, out, err);
 }
 
-// All meshes that fit, up to the most that a search answers with. Of one model and batch, cost and
-// 1 / MFU both follow the step's time.
+enum { MOST_LAYOUTS = 20 }; // the more, the less a search may skip
+
+// The best layouts that fit, one for each mesh. Of one model and batch, cost and 1 / MFU both
+// follow the step's time.
 static int cost(const struct pictures *p, struct text *out, struct err *err) {
     struct search_request request = p->report->request->search;
     struct search_result *result = calloc(1, sizeof *result);
-    struct draw_layout *layouts = calloc(SEARCH_MOST_BEST + 1, sizeof *layouts);
-    char title[200], name[192];
+    struct draw_layout *layouts = calloc(MOST_LAYOUTS + 1, sizeof *layouts);
+    char title[200], name[96];
     int count = 1, status = -1;
-    request.best = SEARCH_MOST_BEST;
+    request.best = MOST_LAYOUTS;
     request.every = false;
     if (!result || !layouts)
         err_set(err, ERR_MEMORY, "no memory for the picture");
     else if (search_run(&request, result, err) == 0) {
         struct report_run run = plan_report_run(p->report, p->plan);
-        double whole = run.cost > 0 ? run.cost : run.accelerator_hours;
+        const struct search_choice *choice = &p->plan->entry.choice;
+        double whole = (run.cost > 0 ? run.cost : run.accelerator_hours) / 1000;
         double step = p->plan->estimate.step_seconds, mfu = p->plan->estimate.mfu_full;
-        layouts[0] = (struct draw_layout){search_choice_text(&p->plan->entry.choice, name), mfu,
-                                          whole, true};
+        snprintf(name, sizeof name, "tp %d, pp %d, cp %d, dp %d", choice->value[SEARCH_TP],
+                 choice->value[SEARCH_PP], choice->value[SEARCH_CP], choice->value[SEARCH_DP]);
+        layouts[0] = (struct draw_layout){name, mfu, whole, true};
         for (int i = 0; i < result->count; i++) {
             double times = result->best[i].step_seconds / step;
             if (times > 0)
                 layouts[count++] = (struct draw_layout){"", mfu / times, whole * times, true};
         }
         snprintf(title, sizeof title, "Cost against MFU: %s", p->subject);
-        status = draw_cost(layouts, count, run.cost > 0 ? "dollars" : "accelerator-hours", title,
+        status = draw_cost(layouts, count,
+                           run.cost > 0 ? "thousand dollars" : "thousand accelerator-hours", title,
                            out, err);
     }
     free(layouts);

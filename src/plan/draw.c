@@ -89,6 +89,7 @@ int draw_cost(const struct draw_layout *layouts, int count, const char *unit, co
     const struct draw_chart chart = {.title = title,
                                      .subtitle = subtitle,
                                      .x_label = "MFU (full attention)",
+                                     .x_share = true,
                                      .y_label = unit,
                                      .series = series,
                                      .count = 3};

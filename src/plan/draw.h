@@ -24,7 +24,7 @@ int draw_scaling_worlds(const struct job *job, int worlds[DRAW_SCALING_MOST]);
 
 // Layouts as points: cost of the run against MFU. The first point is the plan.
 struct draw_layout {
-    const char *name; // shown at the first few; "": none
+    const char *name; // of the plan, shown
     double mfu, cost;
     bool fits;
 };

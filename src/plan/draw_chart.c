@@ -74,6 +74,10 @@ static int find_range(struct frame *f, struct err *err) {
     return 0;
 }
 
+static void put_value(char *out, size_t bytes, double value, bool share) {
+    snprintf(out, bytes, share ? "%.4g %%" : "%.5g", share ? 100 * value : value);
+}
+
 static void put_y_axis(struct frame *f) {
     double first, step;
     char label[32];
@@ -82,10 +86,7 @@ static void put_y_axis(struct frame *f) {
         double shown = fabs(value) < step / 1000 ? 0 : value;
         svg_put(&f->svg, "<path class=\"grid\" d=\"M%d %.1fH%d\"/>\n", LEFT, y_of(f, value),
                 WIDTH - RIGHT);
-        if (f->chart->y_share)
-            snprintf(label, sizeof label, "%.4g %%", 100 * shown);
-        else
-            snprintf(label, sizeof label, "%.5g", shown);
+        put_value(label, sizeof label, shown, f->chart->y_share);
         svg_text(&f->svg, LEFT - 8, y_of(f, value) + 4, "text-anchor=\"end\"", label);
     }
     svg_put(&f->svg, "<g transform=\"rotate(-90 16 %.1f)\">", (TOP + HEIGHT - BOTTOM) / 2.0);
@@ -114,7 +115,7 @@ static void put_x_axis(struct frame *f) {
     if (!c->tick_count) {
         plot_ticks(f->x_least, f->x_most, 8, &first, &step);
         for (double value = first; value <= f->x_most; value += step) {
-            snprintf(label, sizeof label, "%.5g", fabs(value) < step / 1000 ? 0 : value);
+            put_value(label, sizeof label, fabs(value) < step / 1000 ? 0 : value, c->x_share);
             put_x_tick(f, value, label, &last);
         }
     }
