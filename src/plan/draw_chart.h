@@ -20,7 +20,7 @@ struct draw_tick {
 };
 struct draw_chart {
     const char *title, *subtitle, *x_label, *y_label;
-    bool x_log, y_share;           // y_share: labels in percent
+    bool x_log, x_share, y_share;  // _share: labels in percent
     double y_least, y_most;        // both 0: of the values
     const struct draw_tick *ticks; // of x; NULL: round numbers
     int tick_count;
