@@ -106,11 +106,11 @@ TEST(plan_memory_of_korthikanti_2022) {
         check_near(plain, k->plain, 0.005, k->name);
         double both = activations(&job, true, RECOMPUTE_SELECTIVE);
         check_near(both, k->both, 0.005, k->name);
-        CHECK(fabs(100 * both / plain - k->both_share) < 0.2);
-        CHECK(fabs(100 * activations(&job, true, RECOMPUTE_NONE) / plain - k->sequence) < 0.2);
+        CHECK(fabs(100 * both / plain - k->both_share) < 0.3);
+        CHECK(fabs(100 * activations(&job, true, RECOMPUTE_NONE) / plain - k->sequence) < 0.3);
         CHECK(fabs(100 * activations(&job, false, RECOMPUTE_SELECTIVE) / plain - k->selective) <
               0.5);
-        CHECK(fabs(100 * activations(&job, false, RECOMPUTE_FULL) / plain - k->full) < 0.2);
+        CHECK(fabs(100 * activations(&job, false, RECOMPUTE_FULL) / plain - k->full) < 0.3);
     }
 }
 
