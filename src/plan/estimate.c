@@ -13,26 +13,29 @@ static bool is_assumed(const struct figure *figures, int count) {
 }
 
 static bool link_assumed(const struct link *l) {
-    const struct figure figures[] = {l->bandwidth, l->latency_seconds, l->share, l->half_bytes};
-    return is_assumed(figures, 4);
+    const struct figure figures[] = {l->bandwidth, l->latency_seconds, l->share, l->half_bytes,
+                                     l->start_seconds};
+    return is_assumed(figures, 5);
+}
+
+// Measured products and attention stand for the rates of those.
+static bool rates_assumed(const struct job *job) {
+    const struct accelerator *a = &job->cluster.accelerator;
+    const struct figure products[] = {a->dense[job->precision], a->sustained[job->precision],
+                                      a->fill_k};
+    const struct figure fused[] = {a->flash_forward, a->flash_backward};
+    const struct figure older[] = {a->flash2_forward, a->flash2_backward};
+    return (a->product_count == 0 && is_assumed(products, 3)) ||
+           (a->attention_count == 0 && is_assumed(job->stack->older_attention ? older : fused, 2));
 }
 
 static bool rests_on_assumed(const struct job *job) {
     const struct cluster *c = &job->cluster;
     const struct accelerator *a = &c->accelerator;
-    const struct figure figures[] = {a->memory_bandwidth,
-                                     a->memory_share,
-                                     a->kernel_seconds,
-                                     job->stack->launch_seconds,
-                                     job->stack->step_seconds,
-                                     a->dense[job->precision],
-                                     a->sustained[job->precision],
-                                     a->fill_k,
-                                     a->flash_forward,
-                                     a->flash_backward};
-    int count = a->product_count > 0 ? 5 : 10; // measured products stand for the last five
+    const struct figure others[] = {a->memory_bandwidth, a->memory_share, a->kernel_seconds,
+                                    job->stack->launch_seconds, job->stack->step_seconds};
     int ranks = mesh_ranks(&job->layout.mesh);
-    return is_assumed(figures, count) || (ranks > 1 && link_assumed(&c->fast)) ||
+    return is_assumed(others, 5) || rates_assumed(job) || (ranks > 1 && link_assumed(&c->fast)) ||
            (ranks > c->domain && link_assumed(&c->slow));
 }
 

@@ -254,6 +254,105 @@ TEST(layers_move_away_from_a_heavy_head) {
     CHECK(seconds_of(&other) < 0.97 * seconds_of(&job));
 }
 
+// Three units of 1e9 weights over 8 ranks at 450 GB/s: a gather of 7/8 x 2 GB takes 3.889 ms, a
+// scatter of FP32 gradients 7.778 ms.
+TEST(sharded_units_hide_behind_each_other) {
+    struct test_layout l = {"llama3-8b", "h100-sxm:8", "fsdp", 1, 1, 1, 1, 3, 1, 4096,
+                            8,           PIPELINE_1F1B};
+    const struct {
+        bool overlap;
+        double compute, forward, backward;
+    } cases[] = {
+        // long enough: the first gather and the last scatter are seen
+        {true, 20e-3, 3.889e-3, 7.778e-3},
+        // 1 ms forward, so 3.889 + 2 x 2.889; backward 2 ms: 1.889, 9.667 and 5.778, then the last
+        {true, 1e-3, 9.667e-3, 25.111e-3},
+        // three gathers; two gathers and three scatters
+        {false, 20e-3, 11.667e-3, 31.111e-3}};
+    for (int k = 0; k < 3; k++) {
+        struct job job;
+        test_job(&l, &job);
+        plain_links(&job);
+        struct stack stack = *job.stack;
+        stack.reduce = DTYPE_F32;
+        stack.overlap_gather = stack.overlap_reduce = cases[k].overlap;
+        job.stack = &stack;
+        struct estimate_unit units[3];
+        for (int u = 0; u < 3; u++)
+            units[u] = (struct estimate_unit){
+                cases[k].compute, cases[k].compute, cases[k].compute, {.dense = 1e9}};
+        struct estimate_view view;
+        struct estimate_stage stage = {0};
+        estimate_view_open(&view, &job);
+        estimate_states(&view, units, 3, 0, &stage);
+        CHECK(fabs(stage.shard_forward - cases[k].forward) < 2e-6);
+        CHECK(fabs(stage.shard_backward - cases[k].backward) < 2e-6);
+    }
+}
+
+// ---- what figures do
+
+// Requirement 135: half the bandwidth between hosts, twice the time of what crosses them, and no
+// other.
+TEST(half_the_bandwidth_takes_twice_as_long) {
+    struct job job, half;
+    struct estimate e, slow;
+    test_job(&seventy, &job);
+    half = job;
+    half.cluster.slow.bandwidth.value /= 2;
+    estimate(&job, &e);
+    estimate(&half, &slow);
+    for (int s = 0; s < e.stage_count; s++) {
+        CHECK_CLOSE(slow.stages[s].reduce / e.stages[s].reduce, 2, 0.05);
+        CHECK(slow.stages[s].forward == e.stages[s].forward);
+        CHECK(slow.stages[s].backward == e.stages[s].backward);
+    }
+    CHECK(slow.step_seconds > e.step_seconds);
+    estimate_free(&slow);
+    estimate_free(&e);
+}
+
+TEST(assumed_figures_are_said) {
+    struct job job;
+    struct estimate e;
+    test_job(&seventy, &job);
+    struct stack stack = *job.stack;
+    struct accelerator *a = &job.cluster.accelerator;
+    struct figure *figures[] = {&a->memory_bandwidth,
+                                &a->memory_share,
+                                &a->kernel_seconds,
+                                &stack.launch_seconds,
+                                &stack.step_seconds,
+                                &a->sustained[HARDWARE_BF16],
+                                &a->dense[HARDWARE_BF16],
+                                &a->fill_k,
+                                &a->flash_forward,
+                                &a->flash_backward,
+                                &job.cluster.fast.bandwidth,
+                                &job.cluster.fast.share,
+                                &job.cluster.fast.latency_seconds,
+                                &job.cluster.fast.half_bytes,
+                                &job.cluster.fast.start_seconds,
+                                &job.cluster.slow.bandwidth,
+                                &job.cluster.slow.share,
+                                &job.cluster.slow.latency_seconds,
+                                &job.cluster.slow.half_bytes,
+                                &job.cluster.slow.start_seconds};
+    enum { FIGURES = sizeof figures / sizeof figures[0] };
+    job.stack = &stack;
+    for (int k = 0; k < FIGURES; k++) figures[k]->origin = FIGURE_MEASURED;
+    estimate(&job, &e);
+    CHECK(!e.assumed);
+    estimate_free(&e);
+    for (int k = 0; k < FIGURES; k++) {
+        figures[k]->origin = FIGURE_ASSUMED;
+        estimate(&job, &e);
+        CHECK(e.assumed);
+        estimate_free(&e);
+        figures[k]->origin = FIGURE_MEASURED;
+    }
+}
+
 // ---- long steps
 
 // The prolonged steady state is the step of all micro-batches.
