@@ -36,8 +36,8 @@ struct estimate_update {
     double host;    // per step
 };
 
-// From the machine's peak down to what is achieved: each line takes `share` of the peak, and 1 less
-// all of them is mfu_causal.
+// From the machine's peak down to what is achieved: each line takes `share` (0 or more) of the
+// peak, and 1 less all of them is mfu_causal.
 struct waterfall_line {
     const char *name;
     double share;
@@ -53,6 +53,8 @@ struct estimate {
     double hardware_flops;                       // of hfu
     double bubble; // share of the step (without stalls) that pipeline ranks neither compute nor
                    // update: waits for messages are in it
+    double bubble_without_messages; // the same when reductions, gathers and sends take no time:
+                                    // what the formula foretells for equal stages
     double bubble_formula;
     // Of the busiest pipeline rank, all micro-batches; message: its gradients' reduction in flight.
     double forward_seconds, backward_seconds, message_seconds, update_seconds;
@@ -76,7 +78,7 @@ struct estimate {
     double memory_headroom; // of the accelerator less that
     bool assumed;           // some figure that the time rests on is assumed, not stated or measured
 };
-// With `time_only` memory, exposed_* and the waterfall are left out.
+// With `time_only` memory, exposed_*, bubble_without_messages and the waterfall are left out.
 int estimate_step(const struct job *job, bool time_only, struct estimate *out, struct err *err);
 void estimate_free(struct estimate *estimate);
 

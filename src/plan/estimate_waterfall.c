@@ -214,8 +214,11 @@ static int idle_lines(struct fall *f, double before, double busy, struct err *er
         double seconds;
         steps[k].leave_out(f);
         if (seconds_now(f, &seconds, err) != 0) return -1;
-        line(f->e, steps[k].name, before - seconds);
-        before = seconds;
+        // Stages that differ may also be quicker than equal ones: no loss.
+        double loss = fmax(before - seconds, 0);
+        line(f->e, steps[k].name, loss);
+        before -= loss;
+        if (steps[k].leave_out == no_sends) f->e->bubble_without_messages = 1 - busy / before;
     }
     line(f->e, "bubble", before - busy);
     reset(f);

@@ -167,7 +167,7 @@ TEST(waterfall_ends_at_mfu) {
             double left = 1;
             for (int i = 0; i < e.waterfall_lines; i++) {
                 left -= e.waterfall[i].share;
-                if (e.waterfall[i].share < -0.01)
+                if (e.waterfall[i].share < -1e-12)
                     test_fail(__FILE__, __LINE__, "job %d.%d: %s is %g", k, variant,
                               e.waterfall[i].name, e.waterfall[i].share);
             }
@@ -175,6 +175,8 @@ TEST(waterfall_ends_at_mfu) {
             CHECK(e.mfu_causal > 0.01 && e.mfu_causal < e.mfu_full && e.mfu_full < 1);
             CHECK(variant == 1 ? e.hfu > e.mfu_full : e.hfu >= e.mfu_full);
             CHECK(e.bubble > -1e-9 && e.bubble < 1);
+            CHECK(e.bubble_without_messages > -1e-9 &&
+                  e.bubble_without_messages <= e.bubble + 1e-9);
             estimate_free(&e);
         }
 }
