@@ -168,12 +168,13 @@ void cost_linear_weight(struct cost_list *l, const char *name, int64_t m, int64_
     cost_accumulate(l, op);
 }
 
+// In the product itself about half of it hides beside the tiles of others; in a kernel of its own
+// the product's result is read again.
 void cost_accumulate(struct cost_list *l, struct cost_op *op) {
     double elements = (double)op->batch * (double)op->n * (double)op->k;
-    op->bytes = elements * 2 * (double)dtype_bytes(l->stack->gradient);
-    if (l->stack->fused_accumulate) return;
-    op->bytes += elements * 2; // the product's result is read again
-    op->launches++;
+    double both_ways = 2 * elements * (double)dtype_bytes(l->stack->gradient);
+    op->bytes = l->stack->fused_accumulate ? both_ways / 2 : both_ways + 2 * elements;
+    op->launches += !l->stack->fused_accumulate;
 }
 
 // ---- tensor parallelism ------------------------------------------------------------------------
@@ -182,19 +183,26 @@ static double vector_bytes(const struct cost_list *l) {
     return (double)l->tokens * (double)l->hidden * l->element;
 }
 
-static bool hides(const struct cost_list *l) {
-    return l->stack->overlap_tensor && !l->shape->no_overlap;
+static struct cost_op *tensor_message(struct cost_list *l, const char *name,
+                                      enum network_kind kind) {
+    struct cost_op *op = cost_message(l, name, kind, GROUP_TP, CAUSE_TENSOR, vector_bytes(l));
+    op->hidden = op->chunked = l->stack->overlap_tensor && !l->shape->no_overlap;
+    return op;
 }
 
 void cost_gather(struct cost_list *l, const char *name) {
+    if (l->sequence) tensor_message(l, name, NETWORK_ALL_GATHER);
+}
+
+void cost_gather_again(struct cost_list *l, const char *name) {
     if (!l->sequence) return;
-    cost_message(l, name, NETWORK_ALL_GATHER, GROUP_TP, CAUSE_TENSOR, vector_bytes(l))->hidden =
-        hides(l);
+    struct cost_op *op = tensor_message(l, name, NETWORK_ALL_GATHER);
+    if (l->stack->own) return;
+    op->hidden = !l->shape->no_overlap;
+    op->chunked = false;
 }
 
 void cost_reduce(struct cost_list *l, const char *name) {
-    if (l->tp == 1) return;
-    cost_message(l, name, l->sequence ? NETWORK_REDUCE_SCATTER : NETWORK_ALL_REDUCE, GROUP_TP,
-                 CAUSE_TENSOR, vector_bytes(l))
-        ->hidden = hides(l);
+    if (l->tp > 1)
+        tensor_message(l, name, l->sequence ? NETWORK_REDUCE_SCATTER : NETWORK_ALL_REDUCE);
 }

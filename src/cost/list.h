@@ -43,6 +43,9 @@ void cost_accumulate(struct cost_list *l, struct cost_op *op);
 
 // Tensor parallelism: all tokens of what is cut over the ranks; the sum of partial results.
 void cost_gather(struct cost_list *l, const char *name);
+// Inputs of products, a second time for their weights' gradients: other stacks do so beside the
+// products of the input half.
+void cost_gather_again(struct cost_list *l, const char *name);
 void cost_reduce(struct cost_list *l, const char *name);
 
 // The block between the projections: rotation, attention, forward and backward.
@@ -51,7 +54,10 @@ void cost_attention_forward(struct cost_list *l);
 void cost_attention_backward(struct cost_list *l);
 void cost_context_keys(struct cost_list *l, bool backward);
 
-// The experts of a layer from their gathered input to the partial sum of their output.
+// The experts of a layer. weft's: from their gathered input to the partial sum of their output,
+// each expert cut over tp. Others under sequence parallelism: from the tokens of this rank's part
+// to theirs, experts whole (Megatron's expert tensor parallelism of 1).
+bool cost_experts_apart(const struct cost_list *l);
 void cost_experts_forward(struct cost_list *l);
 void cost_experts_input(struct cost_list *l);
 void cost_experts_weight(struct cost_list *l);

@@ -60,10 +60,10 @@ static double tile_slowness(double rows, double columns) {
 }
 
 // Tiles split along k add their parts up through memory.
-static double tiled(const struct accelerator *a, const struct matrix *x, double rate, int rows,
-                    int columns, int split) {
+static double tiled(const struct accelerator *a, const struct matrix *x, double rate, double fill,
+                    int rows, int columns, int split) {
     const double k_step = 32;
-    double units = a->units > 0 ? a->units : 1, fill = positive(a->fill_k.value, 64);
+    double units = a->units > 0 ? a->units : 1;
     double tiles =
         ceil_div((double)x->m, rows) * ceil_div((double)x->n, columns) * (double)x->batch * split;
     double k = ceil_div(ceil_div((double)x->k, split), k_step) * k_step;
@@ -73,12 +73,19 @@ static double tiled(const struct accelerator *a, const struct matrix *x, double 
     return ceil_div(tiles, units) * seconds + price_bytes(a, sums);
 }
 
-static double quickest_tiles(const struct accelerator *a, const struct matrix *x, double rate) {
+// A tile's start and end take so many cycles, in which narrower formats would do more of k.
+static double fill_of(const struct accelerator *a, enum hardware_precision precision) {
+    double fill = positive(a->fill_k.value, 64), wide = a->dense[HARDWARE_BF16].value;
+    return precision > HARDWARE_BF16 && wide > 0 ? fill * dense_rate(a, precision) / wide : fill;
+}
+
+static double quickest_tiles(const struct accelerator *a, enum hardware_precision precision,
+                             const struct matrix *x) {
     enum { MOST_SPLIT = 16 };
-    double best = HUGE_VAL;
+    double best = HUGE_VAL, rate = product_rate(a, precision), fill = fill_of(a, precision);
     for (int t = 0; t < a->tile_count; t++)
         for (int split = 1; split <= MOST_SPLIT && (split == 1 || x->k >= 256 * split); split *= 2)
-            best = fmin(best, tiled(a, x, rate, a->tile_m[t], a->tile_n[t], split));
+            best = fmin(best, tiled(a, x, rate, fill, a->tile_m[t], a->tile_n[t], split));
     return best;
 }
 
@@ -96,7 +103,7 @@ static double modelled_product(const struct accelerator *a, enum hardware_precis
                                const struct matrix *x) {
     double rate = product_rate(a, precision), bytes = element_bytes(precision);
     double m = (double)x->m, n = (double)x->n, k = (double)x->k;
-    double seconds = a->tile_count > 0 ? quickest_tiles(a, x, rate) * misalignment(x, bytes)
+    double seconds = a->tile_count > 0 ? quickest_tiles(a, precision, x) * misalignment(x, bytes)
                                        : 2 * m * n * k * (double)x->batch / rate;
     double moved = (double)x->batch * (bytes * (m * k + k * n) + fmax(bytes, 2) * m * n);
     return fmax(seconds, price_bytes(a, moved)) + a->kernel_seconds.value;

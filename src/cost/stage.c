@@ -56,11 +56,24 @@ static double op_seconds(const struct cost_shape *s, const struct cost_op *op,
     return 0;
 }
 
+// The first chunk of a gather, or the last one of a sum, has no product beside it.
+static double exposed_chunks(const struct cost_ops *ops, int message, int size) {
+    const struct cost_op *op = &ops->ops[message];
+    int step = op->message == NETWORK_ALL_GATHER ? 1 : -1;
+    double alone = op->seconds / (size > 1 ? size : 1), beside = 0;
+    for (int i = message + step; i >= 0 && i < ops->count; i += step)
+        if (ops->ops[i].kind == COST_PRODUCT) {
+            beside = ops->ops[i].seconds;
+            break;
+        }
+    return alone + fmax(0, op->seconds - alone - beside);
+}
+
 // Hidden messages share the compute's time; what is longer than it is exposed, cause by cause.
 static void expose(struct cost_sum *sum, const double hidden[CAUSE_COUNT], double compute) {
     double all = 0;
     for (int c = 0; c < CAUSE_COUNT; c++) all += hidden[c];
-    sum->hidden = fmin(all, compute);
+    sum->hidden += fmin(all, compute);
     if (all <= compute) return;
     for (int c = 0; c < CAUSE_COUNT; c++) sum->cause[c] += hidden[c] / all * (all - compute);
     sum->seconds += all - compute;
@@ -82,13 +95,19 @@ struct cost_sum cost_price(const struct cost_shape *shape, struct cost_ops *ops)
         op->seconds = op_seconds(shape, op, &groups);
         sum.flops += op->flops;
         sum.kernels += op->launches;
-        if (op->kind == COST_MESSAGE && op->hidden) {
-            hidden[op->cause] += op->seconds;
+    }
+    for (int i = 0; i < ops->count; i++) {
+        const struct cost_op *op = &ops->ops[i];
+        double seconds = op->seconds;
+        if (op->kind == COST_MESSAGE && op->hidden && !op->chunked) {
+            hidden[op->cause] += seconds;
             continue;
         }
-        if (op->kind != COST_MESSAGE) compute += op->seconds;
-        sum.cause[op->cause] += op->seconds;
-        sum.seconds += op->seconds;
+        if (op->kind != COST_MESSAGE) compute += seconds;
+        if (op->chunked) seconds = exposed_chunks(ops, i, groups.group[op->group].size);
+        sum.hidden += op->seconds - seconds;
+        sum.cause[op->cause] += seconds;
+        sum.seconds += seconds;
     }
     expose(&sum, hidden, compute);
     sum.device = sum.seconds;

@@ -41,6 +41,8 @@ struct cost_op {
     enum network_kind message;
     enum mesh_group_kind group;
     bool hidden;    // message: runs beside the compute of the same pass
+    bool chunked;   // and that is the neighbouring product, chunk by chunk over the group: a gather
+                    // beside the product behind it, a sum beside the one before it
     int launches;   // kernels that the host launches for it
     double flops;   // useful; recomputed ones are counted by the pass
     double seconds; // filled in by pricing

@@ -180,9 +180,9 @@ static void mlp_down(struct cost_list *l) {
 }
 
 static void experts(struct cost_list *l) {
-    cost_gather(l, "gather experts");
+    if (!cost_experts_apart(l)) cost_gather(l, "gather experts");
     cost_experts_forward(l);
-    cost_reduce(l, "reduce experts");
+    if (!cost_experts_apart(l)) cost_reduce(l, "reduce experts");
     cost_join_forward(l, false);
 }
 
@@ -204,20 +204,27 @@ static void forward(struct cost_list *l) {
 
 // ---- backward ----------------------------------------------------------------------------------
 
+static void experts_input(struct cost_list *l) {
+    bool apart = cost_experts_apart(l);
+    if (!apart) cost_gather(l, "gather gradient");
+    if (l->stack->own) cost_gather(l, "gather experts");
+    cost_experts_input(l);
+    if (!apart) cost_reduce(l, "reduce gradient");
+}
+
 static void input_gradients(struct cost_list *l) {
     bool before = norms_before(l);
     if (!before) cost_norm_backward(l);
     cost_join_backward(l, l->model->mlp_bias && !has_experts(l));
-    cost_gather(l, "gather gradient");
     if (has_experts(l)) {
-        if (l->stack->own) cost_gather(l, "gather experts");
-        cost_experts_input(l);
+        experts_input(l);
     } else {
+        cost_gather(l, "gather gradient");
         cost_linear_input(l, "down", l->tokens, l->hidden, l->ffn);
         cost_activation_backward(l, (double)l->tokens, (double)l->ffn);
         cost_linear_input(l, "up", l->tokens, up_width(l), l->hidden);
+        cost_reduce(l, "reduce gradient");
     }
-    cost_reduce(l, "reduce gradient");
     cost_norm_backward(l);
     cost_join_backward(l, l->model->out_bias);
     cost_gather(l, "gather gradient");
@@ -231,17 +238,9 @@ static void input_gradients(struct cost_list *l) {
     if (before) cost_norm_backward(l);
 }
 
-// Inputs of column-parallel products are gathered again: other stacks do so beside the products of
-// the input half.
-static void gather_again(struct cost_list *l, const char *name) {
-    int before = l->out->count;
-    cost_gather(l, name);
-    if (!l->stack->own && l->out->count > before) l->out->ops[before].hidden = true;
-}
-
 static void weight_gradients(struct cost_list *l) {
     const struct model_config *c = l->model;
-    gather_again(l, "gather up");
+    if (!has_experts(l) || !cost_experts_apart(l)) cost_gather_again(l, "gather up");
     if (has_experts(l)) {
         cost_experts_weight(l);
     } else {
@@ -252,7 +251,7 @@ static void weight_gradients(struct cost_list *l) {
     }
     cost_linear_weight(l, "out", l->tokens, l->hidden, l->heads * l->value_dim);
     if (l->stack->own) bias_gradient(l, c->out_bias, l->hidden);
-    gather_again(l, "gather qkv");
+    cost_gather_again(l, "gather qkv");
     struct linear linears[4];
     int count = qkv_linears(l, linears);
     for (int i = 0; i < count; i++) {

@@ -15,11 +15,20 @@ struct rows {
     int64_t width, shared_width;
 };
 
+bool cost_experts_apart(const struct cost_list *l) {
+    return !l->stack->own && l->sequence;
+}
+
+// Tokens that this rank routes.
+static int64_t routed(const struct cost_list *l) {
+    return cost_experts_apart(l) ? l->residual : l->tokens;
+}
+
 static struct rows rows_of(const struct cost_list *l) {
     const struct model_config *c = l->model;
     struct rows r = {.local = c->experts / l->ep,
-                     .sent = (double)l->tokens * c->top_k,
-                     .width = c->expert_ffn / l->tp,
+                     .sent = (double)routed(l) * c->top_k,
+                     .width = cost_experts_apart(l) ? c->expert_ffn : c->expert_ffn / l->tp,
                      .shared_width = c->shared_ffn / l->tp};
     double imbalance = l->shape->imbalance > 1 ? l->shape->imbalance : 1;
     r.busy = r.sent * (l->ep > 1 ? imbalance : 1);
@@ -50,20 +59,29 @@ static void permute(struct cost_list *l, const char *name, double rows) {
     cost_kernel(l, name, KERNEL_PERMUTE, rows * (double)l->hidden, 2 * l->element);
 }
 
+// Of the rows of a token, how many cross between nodes where each node is sent one copy (DeepEP)
+// and hands it on inside: with random choices the number of different nodes among them.
+static double copies_share(const struct cost_list *l) {
+    const struct cluster *c = l->shape->cluster;
+    double nodes = ceil((double)l->ep / (c->domain > 0 ? c->domain : 1)), k = l->model->top_k;
+    if (!l->stack->copy_per_node || nodes <= 1) return 1;
+    return fmin(1, nodes * (1 - pow(1 - 1 / nodes, k)) / k);
+}
+
 static void exchange(struct cost_list *l, const char *name, const struct rows *r) {
     if (l->ep == 1) return;
     cost_message(l, name, NETWORK_ALL_TO_ALL, GROUP_EP, CAUSE_EXPERT,
-                 r->busy * (double)l->hidden * l->element)
+                 r->busy * (double)l->hidden * l->element * copies_share(l))
         ->hidden = l->stack->overlap_experts && !l->shape->no_overlap;
 }
 
 static void route(struct cost_list *l) {
-    double scores = (double)l->tokens * l->model->experts;
+    double scores = (double)routed(l) * l->model->experts;
     if (l->wide != HARDWARE_FP32)
-        cost_kernel(l, "convert", KERNEL_COPY, (double)l->tokens * (double)l->hidden,
+        cost_kernel(l, "convert", KERNEL_COPY, (double)routed(l) * (double)l->hidden,
                     l->element + 4);
     struct cost_op *op =
-        cost_product(l, "router", HARDWARE_FORWARD, l->tokens, l->model->experts, l->hidden);
+        cost_product(l, "router", HARDWARE_FORWARD, routed(l), l->model->experts, l->hidden);
     if (l->stack->own) op->precision = HARDWARE_FP32;
     op = cost_kernel(l, "router", KERNEL_ROUTE, scores, 16);
     if (!l->stack->own) op->launches = 10; // softmax, choice, counts, map, sums
@@ -94,9 +112,11 @@ void cost_experts_forward(struct cost_list *l) {
     grouped(l, "expert down", HARDWARE_FORWARD, &r, l->hidden, r.width);
     give_back(l, &r);
     if (r.shared_width == 0) return;
+    if (cost_experts_apart(l)) cost_gather(l, "gather shared");
     cost_linear(l, "shared up", l->tokens, 2 * r.shared_width, l->hidden);
     cost_activation_forward(l, (double)l->tokens, (double)r.shared_width);
     cost_linear(l, "shared down", l->tokens, l->hidden, r.shared_width);
+    if (cost_experts_apart(l)) cost_reduce(l, "reduce shared");
 }
 
 void cost_experts_input(struct cost_list *l) {
@@ -117,15 +137,17 @@ void cost_experts_input(struct cost_list *l) {
     cost_activation_backward(l, r.busy, (double)r.width);
     grouped(l, "expert up", HARDWARE_INPUT, &r, 2 * r.width, l->hidden);
     give_back(l, &r);
-    cost_kernel(l, "router gradient", KERNEL_ROUTE, (double)l->tokens * l->model->experts, 16)
+    cost_kernel(l, "router gradient", KERNEL_ROUTE, (double)routed(l) * l->model->experts, 16)
         ->launches = l->stack->own ? 1 : 8;
     struct cost_op *op =
-        cost_product(l, "router", HARDWARE_INPUT, l->tokens, l->model->experts, l->hidden);
+        cost_product(l, "router", HARDWARE_INPUT, routed(l), l->model->experts, l->hidden);
     if (l->stack->own) op->precision = HARDWARE_FP32;
     if (r.shared_width == 0) return;
+    if (cost_experts_apart(l)) cost_gather(l, "gather shared");
     cost_linear_input(l, "shared down", l->tokens, l->hidden, r.shared_width);
     cost_activation_backward(l, (double)l->tokens, (double)r.shared_width);
     cost_linear_input(l, "shared up", l->tokens, 2 * r.shared_width, l->hidden);
+    if (cost_experts_apart(l)) cost_reduce(l, "reduce shared");
 }
 
 void cost_experts_weight(struct cost_list *l) {
@@ -136,9 +158,10 @@ void cost_experts_weight(struct cost_list *l) {
         cost_kernel(l, "convert", KERNEL_COPY, (double)l->tokens * (double)l->hidden,
                     l->element + 4);
     struct cost_op *op =
-        cost_product(l, "router", HARDWARE_WEIGHT, l->tokens, l->model->experts, l->hidden);
+        cost_product(l, "router", HARDWARE_WEIGHT, routed(l), l->model->experts, l->hidden);
     if (l->stack->own) op->precision = HARDWARE_FP32;
     if (r.shared_width == 0) return;
+    if (cost_experts_apart(l)) cost_gather_again(l, "gather shared");
     cost_linear_weight(l, "shared up", l->tokens, 2 * r.shared_width, l->hidden);
     cost_linear_weight(l, "shared down", l->tokens, l->hidden, r.shared_width);
 }

@@ -153,6 +153,7 @@ static const struct field stack_fields[] = {
     BOOL(struct stack, serial_pipeline, "serial_pipeline"),
     BOOL(struct stack, split_sends, "split_sends"),
     BOOL(struct stack, overlap_experts, "overlap_experts"),
+    BOOL(struct stack, copy_per_node, "copy_per_node"),
     BOOL(struct stack, graphs, "graphs"),
     BOOL(struct stack, blocking_launch, "blocking_launch"),
     BOOL(struct stack, post_validation, "post_validation"),

@@ -38,6 +38,7 @@ struct stack {
     bool serial_pipeline;         // sends and receives one after the other, each keeps both ranks
     bool split_sends;             // tensor ranks send a part each and gather it behind
     bool overlap_experts;         // expert all-to-all runs beside compute
+    bool copy_per_node;           // a token goes once to each node that holds experts of it
     bool graphs;                  // kernels are launched without the host (CUDA graphs)
     bool blocking_launch;         // the host waits for each kernel (CUDA_LAUNCH_BLOCKING=1)
     bool post_validation;         // ranks do not wait for each other at the end of a step (Qi et
