@@ -12,6 +12,7 @@ static const struct plan_word {
     int (*run)(int argc, char **argv); // argv[0] is "plan NAME"
     const char *summary;
 } plan_words[] = {
+    {"explain", plan_explain, "a run beside what was foretold of it"},
     {"this-machine", plan_machine, "a configuration foretold on this machine"},
     {"size", plan_size, "data path, packing, checkpoints, storage, pools of RLHF"},
     {"validate", plan_validate, "predictions beside published measurements"},

@@ -1,6 +1,8 @@
 // weft train: a configuration becomes a run. Ctrl-C and SIGTERM finish the step and save.
 #include "cli/cli.h"
 #include "cli/launched.h"
+#include "cli/machine_file.h"
+#include "cli/predict_run.h"
 #include "comm/comm.h"
 #include "operate/launched.h"
 #include "train/config.h"
@@ -15,6 +17,7 @@
 
 static const char usage[] =
     "usage: weft train CONFIG.yaml [key=value ...] [--dry-run] [--json] [--single]\n"
+    "                  [--hardware FILE] [--trace FILE]\n"
     "\n"
     "Trains the model that the configuration describes (\"weft config\" documents the keys) and\n"
     "leaves configuration, metrics.jsonl, TensorBoard events and checkpoints in train.folder. A\n"
@@ -23,6 +26,11 @@ static const char usage[] =
     "  --dry-run   checks the configuration and prints it as it resolves\n"
     "  --json      prints the result as one JSON object\n"
     "  --single    trains in this process alone, whatever a launcher left in the environment\n"
+    "  --hardware FILE  of this machine, as weft bench hardware wrote it (" MACHINE_FILE_HELP ",\n"
+    "              where there is one): at the end, what it foretells of the run stands beside "
+    "what\n"
+    "              was measured; weft plan explain RUN says more\n"
+    "  --trace FILE  train.trace: the timeline of every rank, and the foretold one beside it\n"
     "\n"
     "Several ranks: \"weft launch -n N train ...\", \"mpirun -n N weft train ...\" or \"srun\n"
     "--mpi=pmix weft train ...\"; the keys parallel.* say how they share the work.\n"
@@ -70,20 +78,24 @@ static void print_number(const char *name, double value) {
         printf(",\"%s\":null", name);
 }
 
-static void print_result(const struct run_result *r, bool json) {
+static void print_result(const struct run_result *r, struct train_config *config,
+                         const struct predict_run *how, bool json) {
     if (!json) {
         printf("step %lld, loss %.4f", (long long)r->step, r->loss);
         if (isfinite(r->validation_loss)) printf(", validation loss %.4f", r->validation_loss);
         printf("\n");
+        predict_run_report(how, config, r, false);
         return;
     }
     printf("{\"step\":%lld,\"resumed_from\":%lld", (long long)r->step, (long long)r->resumed_from);
     print_number("loss", r->loss);
     print_number("validation_loss", r->validation_loss);
     print_number("start_seconds", r->start_seconds);
-    printf(",\"planned_bytes\":%llu,\"allocated_bytes\":%llu,\"peak_resident_bytes\":%llu}\n",
+    printf(",\"planned_bytes\":%llu,\"allocated_bytes\":%llu,\"peak_resident_bytes\":%llu",
            (unsigned long long)r->planned_bytes, (unsigned long long)r->allocated_bytes,
            (unsigned long long)r->peak_resident_bytes);
+    predict_run_report(how, config, r, true);
+    printf("}\n");
 }
 
 static int dry_run(struct train_config *config, struct err *err) {
@@ -97,7 +109,9 @@ static int dry_run(struct train_config *config, struct err *err) {
 struct train_words {
     const char *path;
     bool dry, json, single, help;
-    char **settings; // key=value
+    const char *hardware;
+    char trace[CONFIG_TEXT_BYTES + 16]; // a setting, or ""
+    char **settings;                    // key=value
     int setting_count;
 };
 
@@ -115,7 +129,12 @@ static int read_words(struct train_words *w, int argc, char **argv, struct err *
             w->json = true;
         else if (strcmp(argv[i], "--single") == 0)
             w->single = true;
-        else if (argv[i][0] == '-' || (w->path && !strchr(argv[i], '=')))
+        else if (strcmp(argv[i], "--hardware") == 0 && i + 1 < argc)
+            w->hardware = argv[++i];
+        else if (strcmp(argv[i], "--trace") == 0 && i + 1 < argc && w->setting_count < i) {
+            snprintf(w->trace, sizeof w->trace, "train.trace=%s", argv[++i]);
+            w->settings[w->setting_count++] = w->trace; // never behind the word that is read
+        } else if (argv[i][0] == '-' || (w->path && !strchr(argv[i], '=')))
             return err_set(err, ERR_USAGE, "train: unexpected \"%.200s\"; weft train --help",
                            argv[i]);
         else if (!w->path && !strchr(argv[i], '='))
@@ -141,7 +160,10 @@ static int train(struct train_config *config, const struct launch_environment *l
         if (result.broken) comm_abort(result.broken, status);
         return status;
     }
-    if (launched->rank <= 0) print_result(&result, words->json);
+    struct predict_run how = {words->hardware, words->settings, words->setting_count,
+                              launched->ranks > 0 ? launched->ranks : 1,
+                              cli_threads(launched, config->threads)};
+    if (launched->rank <= 0) print_result(&result, config, &how, words->json);
     return 0;
 }
 

@@ -2,6 +2,7 @@
 #include "train/run.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "observe/resident.h"
 #include "train/run_parts.h"
 #include "train/world.h"
 #include <math.h>
@@ -90,12 +91,15 @@ static int start(struct run *run, struct err *err) {
 }
 
 static int carry_out(struct run *run, struct err *err) {
+    run->result->base_pss_bytes = resident_pss_bytes();
     if (start(run, err) != 0) return -1;
     run->result->step = run->step;
     run->result->start_seconds = clock_since_exec_seconds();
     log_line(LOG_INFO, "start-up: %.2f s from exec to the first step", run->result->start_seconds);
     int status = walk(run, err);
     if (status != 0 && err->kind != ERR_INTERRUPT) run_fail(run, err);
+    run_settle_step_times(run);
+    run->result->peak_pss_bytes = resident_peak_pss_bytes();
     if (run->result->peak_resident_bytes > 0) say_end(run);
     if (status == 0) run_say_messages(run);
     if (run->config->trace[0]) run_write_trace(run);

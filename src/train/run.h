@@ -32,6 +32,10 @@ struct run_result {
     double validation_loss; // NaN: not evaluated
     double start_seconds;   // from exec to the beginning of the first step
     uint64_t planned_bytes, allocated_bytes, peak_resident_bytes;
+    uint64_t base_pss_bytes, peak_pss_bytes; // before the run took its memory; highest
+    // Of the steps behind the first two (of all where there are no more): median time, data wait
+    // included; tokens; mean seconds in which the compute thread stood still for messages.
+    double step_seconds, step_tokens, step_exposed_seconds;
     bool silent; // failed, and another rank has the message
     // Failed with messages still on their way: end the process with comm_abort, after the message.
     struct comm *broken;

@@ -14,7 +14,7 @@
 #include "train/schedule.h"
 #include <stdbool.h>
 
-enum { RUN_TRACE_SPANS = 1 << 22, RUN_PLAN_TEXT = 1024 };
+enum { RUN_TRACE_SPANS = 1 << 22, RUN_PLAN_TEXT = 1024, RUN_STEP_TIMES = 1024, RUN_WARM_UP = 2 };
 
 struct run {
     struct train_config *config;
@@ -54,6 +54,10 @@ struct run {
 
     double gemm_rate;
     double step_seconds; // running average, for the time left
+    // of this process: the latest steps, see run_result
+    double step_times[RUN_STEP_TIMES];
+    int64_t steps_here;
+    double tokens_here, exposed_here;
     double recomputed_flops;
     double cpu_seconds; // of the process when the step began
     double phase[RECORD_KIND_COUNT];
@@ -76,6 +80,7 @@ int run_save(struct run *run, struct err *err);
 
 int run_one_step(struct run *run, struct err *err);
 int run_evaluate(struct run *run, struct err *err);
+void run_settle_step_times(struct run *run); // into the result
 
 // Opens the communication when a launcher started several ranks.
 int run_join(struct run *run, struct err *err);

@@ -6,6 +6,7 @@
 #include "train/run_parts.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -159,6 +160,33 @@ static void measure_gemm(struct run *run) {
              run->world ? ", of all ranks together" : "");
 }
 
+// The first two steps are for warming up, unless there are no others.
+static void keep_step_time(struct run *run, const struct metrics_step *m) {
+    if (run->steps_here == RUN_WARM_UP) run->tokens_here = run->exposed_here = 0;
+    run->step_times[run->steps_here++ % RUN_STEP_TIMES] = m->seconds;
+    run->tokens_here += (double)m->processed;
+    run->exposed_here += m->phase[RECORD_COMM_WAIT];
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void run_settle_step_times(struct run *run) {
+    double *t = run->step_times;
+    int64_t warm_up = run->steps_here > RUN_WARM_UP ? RUN_WARM_UP : 0;
+    int64_t steps = run->steps_here - warm_up;
+    if (steps < 1) return;
+    if (run->steps_here <= RUN_STEP_TIMES) t += warm_up; // else they are overwritten
+    int64_t kept = steps < RUN_STEP_TIMES ? steps : RUN_STEP_TIMES;
+    if (run->steps_here > RUN_STEP_TIMES) kept = RUN_STEP_TIMES;
+    qsort(t, (size_t)kept, sizeof *t, compare_doubles);
+    run->result->step_seconds = (t[(kept - 1) / 2] + t[kept / 2]) / 2;
+    run->result->step_tokens = run->tokens_here / (double)steps;
+    run->result->step_exposed_seconds = run->exposed_here / (double)steps;
+}
+
 int run_one_step(struct run *run, struct err *err) {
     const struct train_config *c = run->config;
     int batch = schedule_batch(&run->schedule, run->samples);
@@ -186,6 +214,7 @@ int run_one_step(struct run *run, struct err *err) {
     struct metrics_step m;
     fill_metrics(run, &step, seconds, &m);
     run->result->peak_resident_bytes = m.resident_bytes;
+    keep_step_time(run, &m);
     metrics_put_step(&run->metrics, &m);
     put_tensorboard(run, &m);
     bool first = run->step == run->result->resumed_from + 1;
