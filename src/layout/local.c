@@ -65,6 +65,32 @@ static bool is_held(const struct cutting *c, const struct param *p) {
            (p->expert >= c->expert_first && p->expert < c->expert_first + c->expert_count);
 }
 
+// The next parameter from `i` on that the rank holds; the model's count when there is none. Layers
+// of other ranks, and their experts, are stepped over by halving: a model of many experts has tens
+// of thousands of parameters.
+static int next_held(const struct cutting *c, int i) {
+    const struct model *whole = c->whole;
+    while (i < whole->param_count && !is_held(c, &whole->params[i])) {
+        const struct param *p = &whole->params[i];
+        bool layer_here = p->layer >= 0 && c->local_layer[p->layer] >= 0;
+        int low = i, high = p->layer < 0 ? i + 1 : whole->param_count;
+        while (high - low > 1) {
+            int middle = low + (high - low) / 2;
+            const struct param *q = &whole->params[middle];
+            bool alike = q->layer == p->layer;
+            if (layer_here)
+                alike = alike && q->expert >= 0 &&
+                        (q->expert < c->expert_first) == (p->expert < c->expert_first);
+            if (alike)
+                low = middle;
+            else
+                high = middle;
+        }
+        i = high;
+    }
+    return i;
+}
+
 // Rows part by part; a key or value head that several ranks share is held by each.
 static void cut_rows(const struct cutting *c, struct param *p, struct param_slice *s) {
     const struct model_config *config = &c->whole->config;
@@ -183,19 +209,19 @@ int layout_local(struct local_model *local, const struct model *whole, const str
     set_sizes(&made, &c);
 
     int count = 0;
-    for (int i = 0; i < whole->param_count; i++) count += is_held(&c, &whole->params[i]);
+    int end = whole->param_count;
+    for (int i = next_held(&c, 0); i < end; i = next_held(&c, i + 1)) count++;
     made.model.params = calloc((size_t)count + 1, sizeof *made.model.params);
     made.slices = calloc((size_t)count + 1, sizeof *made.slices);
     if (!made.model.params || !made.slices) {
         local_model_free(&made);
         return err_set(err, ERR_MEMORY, "layout: no memory for the list of %d parameters", count);
     }
-    for (int i = 0; i < whole->param_count; i++)
-        if (is_held(&c, &whole->params[i])) {
-            cut(&c, i, &made.model.params[made.model.param_count],
-                &made.slices[made.model.param_count]);
-            made.model.param_count++;
-        }
+    for (int i = next_held(&c, 0); i < end; i = next_held(&c, i + 1)) {
+        cut(&c, i, &made.model.params[made.model.param_count],
+            &made.slices[made.model.param_count]);
+        made.model.param_count++;
+    }
     *local = made;
     return 0;
 }

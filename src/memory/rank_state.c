@@ -208,10 +208,11 @@ static void add_packed(struct enumeration *e, const struct rank_workspace *works
         for (int backward = 0; backward < 2; backward++) {
             const uint64_t *bytes = backward ? workspace->pack_backward : workspace->pack_forward;
             int *index = backward ? e->buffers->packed_backward : e->buffers->packed_forward;
+            index[i] = -1;
+            if (!bytes || bytes[i] == 0) continue;
             snprintf(name, sizeof name, "%.50s %s", m->params[i].name,
                      backward ? "backward" : "forward");
-            index[i] =
-                rank_add(e, BUFFER_PACKED, m->params[i].layer, -1, bytes ? bytes[i] : 0, name);
+            index[i] = rank_add(e, BUFFER_PACKED, m->params[i].layer, -1, bytes[i], name);
         }
 }
 
