@@ -47,39 +47,44 @@ static int scaling_strong(const struct pictures *p, struct text *out, struct err
     return scaling(p, SCALING_STRONG, out, err);
 }
 
-enum { MOST_LAYOUTS = 20 }; // the more, the less a search may skip
+// Answers wanted for the picture of costs: the more, the less a search may skip. Where the report's
+// own search was slow, its answers have to do.
+enum { MOST_LAYOUTS = 20, SLOW_SECONDS = 3 };
 
-// The best layouts that fit, one for each mesh. Of one model and batch, cost and 1 / MFU both
-// follow the step's time.
+// Of one model and batch, cost and 1 / MFU both follow the step's time.
+static int draw_costs(const struct pictures *p, const struct search_result *result,
+                      struct text *out, struct err *err) {
+    struct draw_layout layouts[SEARCH_MOST_BEST + 1];
+    struct report_run run = plan_report_run(p->report, p->plan);
+    const struct search_choice *choice = &p->plan->entry.choice;
+    double whole = (run.cost > 0 ? run.cost : run.accelerator_hours) / 1000;
+    double step = p->plan->estimate.step_seconds, mfu = p->plan->estimate.mfu_full;
+    char title[200], name[96];
+    int count = 1;
+    snprintf(name, sizeof name, "tp %d, pp %d, cp %d, dp %d", choice->value[SEARCH_TP],
+             choice->value[SEARCH_PP], choice->value[SEARCH_CP], choice->value[SEARCH_DP]);
+    layouts[0] = (struct draw_layout){name, mfu, whole, true};
+    for (int i = 0; i < result->count; i++) {
+        double times = result->best[i].step_seconds / step;
+        if (times > 0)
+            layouts[count++] = (struct draw_layout){"", mfu / times, whole * times, true};
+    }
+    snprintf(title, sizeof title, "Cost against MFU: %s", p->subject);
+    return draw_cost(layouts, count,
+                     run.cost > 0 ? "thousand dollars" : "thousand accelerator-hours", title, out,
+                     err);
+}
+
 static int cost(const struct pictures *p, struct text *out, struct err *err) {
+    if (p->report->result.seconds > SLOW_SECONDS)
+        return draw_costs(p, &p->report->result, out, err);
     struct search_request request = p->report->request->search;
     struct search_result *result = calloc(1, sizeof *result);
-    struct draw_layout *layouts = calloc(MOST_LAYOUTS + 1, sizeof *layouts);
-    char title[200], name[96];
-    int count = 1, status = -1;
+    if (!result) return err_set(err, ERR_MEMORY, "no memory for the picture");
     request.best = MOST_LAYOUTS;
-    request.every = false;
-    if (!result || !layouts)
-        err_set(err, ERR_MEMORY, "no memory for the picture");
-    else if (search_run(&request, result, err) == 0) {
-        struct report_run run = plan_report_run(p->report, p->plan);
-        const struct search_choice *choice = &p->plan->entry.choice;
-        double whole = (run.cost > 0 ? run.cost : run.accelerator_hours) / 1000;
-        double step = p->plan->estimate.step_seconds, mfu = p->plan->estimate.mfu_full;
-        snprintf(name, sizeof name, "tp %d, pp %d, cp %d, dp %d", choice->value[SEARCH_TP],
-                 choice->value[SEARCH_PP], choice->value[SEARCH_CP], choice->value[SEARCH_DP]);
-        layouts[0] = (struct draw_layout){name, mfu, whole, true};
-        for (int i = 0; i < result->count; i++) {
-            double times = result->best[i].step_seconds / step;
-            if (times > 0)
-                layouts[count++] = (struct draw_layout){"", mfu / times, whole * times, true};
-        }
-        snprintf(title, sizeof title, "Cost against MFU: %s", p->subject);
-        status = draw_cost(layouts, count,
-                           run.cost > 0 ? "thousand dollars" : "thousand accelerator-hours", title,
-                           out, err);
-    }
-    free(layouts);
+    request.every = false; // one of each mesh
+    int status = search_run(&request, result, err);
+    if (status == 0) status = draw_costs(p, result, out, err);
     free(result);
     return status;
 }

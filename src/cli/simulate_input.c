@@ -2,19 +2,15 @@
 // (step_seconds); an option wins over the file, the file over the cluster, that over defaults.
 #include "cli/simulate_input.h"
 #include "base/text.h"
-#include "base/yaml.h"
-#include "cli/options.h"
 #include "cli/simulate_plan.h"
+#include "cli/words.h"
 #include "hardware/hardware.h"
 #include "plan/size.h"
 #include <errno.h>
-#include <limits.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { SECONDS, NUMBER, COUNT, FLAG, WORD };
 enum key {
     CLUSTER,
     PARAMS,
@@ -57,207 +53,63 @@ enum key {
     KEYS
 };
 #define AT(field) offsetof(struct simulate_request, report.runs.field)
-enum { ELSEWHERE = -1 };
-static const struct {
-    const char *name; // of the option without dashes
-    enum kind kind;
-    long offset; // of the request's field; ELSEWHERE: read apart
-} keys[KEYS] = {
-    [CLUSTER] = {"cluster", WORD, ELSEWHERE},
-    [PARAMS] = {"params", NUMBER, ELSEWHERE},
-    [NODES] = {"nodes", COUNT, AT(nodes)},
-    [PER_NODE] = {"per-node", COUNT, AT(per_node)},
-    [STEP_SECONDS] = {"step-seconds", SECONDS, AT(step_seconds)},
-    [STEPS] = {"steps", NUMBER, ELSEWHERE},
-    [DAYS] = {"days", NUMBER, ELSEWHERE},
-    [TOKENS] = {"tokens", NUMBER, ELSEWHERE},
-    [TOKENS_PER_STEP] = {"tokens-per-step", NUMBER, AT(tokens_per_step)},
-    [PRICE] = {"price", NUMBER, AT(price_per_hour)},
-    [FAILURES] = {"failures", NUMBER, AT(failures_per_node_day)},
-    [FAILURES_WEEK] = {"failures-week", NUMBER, ELSEWHERE},
-    [PESSIMISTIC] = {"pessimistic", FLAG, ELSEWHERE},
-    [SHAPE] = {"shape", NUMBER, AT(shape)},
-    [REPLACED] = {"replaced", NUMBER, AT(replaced_share)},
-    [DETECTION] = {"detection", SECONDS, AT(detection_seconds)},
-    [RESTART] = {"restart", SECONDS, AT(restart_seconds)},
-    [LOAD] = {"load", SECONDS, AT(load_seconds)},
-    [START] = {"start", SECONDS, AT(start_seconds)},
-    [BLOCKING] = {"blocking", SECONDS, AT(blocking_seconds)},
-    [PERSIST] = {"persist", SECONDS, AT(persist_seconds)},
-    [INTERVAL] = {"interval", SECONDS, ELSEWHERE},
-    [INTERVAL_STEPS] = {"interval-steps", COUNT, ELSEWHERE},
-    [SPARES] = {"spares", COUNT, ELSEWHERE},
-    [PERCENTILE] = {"percentile", NUMBER, ELSEWHERE},
-    [REPAIR] = {"repair", SECONDS, AT(repair_seconds)},
-    [NO_SPARE] = {"no-spare", WORD, ELSEWHERE},
-    [REPLICA_NODES] = {"replica-nodes", COUNT, AT(replica_nodes)},
-    [LEAST_NODES] = {"least-nodes", COUNT, AT(least_nodes)},
-    [STRAGGLERS] = {"stragglers", NUMBER, AT(stragglers_per_node_day)},
-    [SLOW] = {"slow", NUMBER, AT(straggler_factor)},
-    [STRAGGLER_DETECTION] = {"straggler-detection", SECONDS, AT(straggler_seconds)},
-    [SYNCHRONOUS] = {"synchronous", SECONDS,
+static const struct word keys[KEYS] = {
+    [CLUSTER] = {"cluster", WORD_TEXT, WORD_ELSEWHERE},
+    [PARAMS] = {"params", WORD_NUMBER, WORD_ELSEWHERE},
+    [NODES] = {"nodes", WORD_COUNT, AT(nodes)},
+    [PER_NODE] = {"per-node", WORD_COUNT, AT(per_node)},
+    [STEP_SECONDS] = {"step-seconds", WORD_SECONDS, AT(step_seconds)},
+    [STEPS] = {"steps", WORD_NUMBER, WORD_ELSEWHERE},
+    [DAYS] = {"days", WORD_NUMBER, WORD_ELSEWHERE},
+    [TOKENS] = {"tokens", WORD_NUMBER, WORD_ELSEWHERE},
+    [TOKENS_PER_STEP] = {"tokens-per-step", WORD_NUMBER, AT(tokens_per_step)},
+    [PRICE] = {"price", WORD_NUMBER, AT(price_per_hour)},
+    [FAILURES] = {"failures", WORD_NUMBER, AT(failures_per_node_day)},
+    [FAILURES_WEEK] = {"failures-week", WORD_NUMBER, WORD_ELSEWHERE},
+    [PESSIMISTIC] = {"pessimistic", WORD_FLAG, offsetof(struct simulate_request, pessimistic)},
+    [SHAPE] = {"shape", WORD_NUMBER, AT(shape)},
+    [REPLACED] = {"replaced", WORD_NUMBER, AT(replaced_share)},
+    [DETECTION] = {"detection", WORD_SECONDS, AT(detection_seconds)},
+    [RESTART] = {"restart", WORD_SECONDS, AT(restart_seconds)},
+    [LOAD] = {"load", WORD_SECONDS, AT(load_seconds)},
+    [START] = {"start", WORD_SECONDS, AT(start_seconds)},
+    [BLOCKING] = {"blocking", WORD_SECONDS, AT(blocking_seconds)},
+    [PERSIST] = {"persist", WORD_SECONDS, AT(persist_seconds)},
+    [INTERVAL] = {"interval", WORD_SECONDS, WORD_ELSEWHERE},
+    [INTERVAL_STEPS] = {"interval-steps", WORD_COUNT, WORD_ELSEWHERE},
+    [SPARES] = {"spares", WORD_COUNT, WORD_ELSEWHERE},
+    [PERCENTILE] = {"percentile", WORD_NUMBER, WORD_ELSEWHERE},
+    [REPAIR] = {"repair", WORD_SECONDS, AT(repair_seconds)},
+    [NO_SPARE] = {"no-spare", WORD_TEXT, WORD_ELSEWHERE},
+    [REPLICA_NODES] = {"replica-nodes", WORD_COUNT, AT(replica_nodes)},
+    [LEAST_NODES] = {"least-nodes", WORD_COUNT, AT(least_nodes)},
+    [STRAGGLERS] = {"stragglers", WORD_NUMBER, AT(stragglers_per_node_day)},
+    [SLOW] = {"slow", WORD_NUMBER, AT(straggler_factor)},
+    [STRAGGLER_DETECTION] = {"straggler-detection", WORD_SECONDS, AT(straggler_seconds)},
+    [SYNCHRONOUS] = {"synchronous", WORD_SECONDS,
                      offsetof(struct simulate_request, report.synchronous_seconds)},
-    [UPTIME] = {"uptime", NUMBER, ELSEWHERE},
-    [RUNS] = {"runs", COUNT, offsetof(struct simulate_request, count)},
-    [SEED] = {"seed", WORD, ELSEWHERE},
-    [SVG] = {"svg", WORD, offsetof(struct simulate_request, svg)},
-    [JSON] = {"json", FLAG, offsetof(struct simulate_request, json)},
+    [UPTIME] = {"uptime", WORD_NUMBER, WORD_ELSEWHERE},
+    [RUNS] = {"runs", WORD_COUNT, offsetof(struct simulate_request, count)},
+    [SEED] = {"seed", WORD_TEXT, WORD_ELSEWHERE},
+    [SVG] = {"svg", WORD_TEXT, offsetof(struct simulate_request, svg)},
+    [JSON] = {"json", WORD_FLAG, offsetof(struct simulate_request, json)},
 };
 
 struct simulate_input {
-    char option_names[KEYS][32];
-    const char *given[KEYS]; // text of each key, or NULL
-    bool flags[KEYS];
-    char where[KEYS][300]; // for messages: "--nodes", "run.yaml:3: nodes"
-    const char *file;      // "", or the name of the YAML file
-    struct yaml_leaves leaves;
+    struct words words;
     struct catalogue *catalogue;
 };
 
 void simulate_input_close(struct simulate_input *input) {
     if (!input) return;
-    yaml_free(&input->leaves);
+    words_free(&input->words);
     if (input->catalogue) catalogue_close(input->catalogue);
     free(input);
 }
 
-// ---- words --------------------------------------------------------------------------------------
-
-static int read_options(struct simulate_input *in, int argc, char **argv, const char **file,
-                        struct err *err) {
-    struct option options[KEYS];
-    const char *words[2];
-    int count;
-    for (int k = 0; k < KEYS; k++) {
-        snprintf(in->option_names[k], sizeof in->option_names[k], "--%s", keys[k].name);
-        options[k] = keys[k].kind == FLAG
-                         ? (struct option){in->option_names[k], OPTION_FLAG, &in->flags[k], 0}
-                         : (struct option){in->option_names[k], OPTION_TEXT, &in->given[k], 0};
-    }
-    int read = options_read(argc, argv, options, KEYS, words, 1, &count, err);
-    if (read != 0) return read;
-    *file = count ? words[0] : NULL;
-    for (int k = 0; k < KEYS; k++) {
-        if (in->flags[k]) in->given[k] = "true";
-        snprintf(in->where[k], sizeof in->where[k], "%s", in->option_names[k]);
-    }
-    return 0;
-}
-
-static int unknown_key(const char *path, const struct yaml_leaf *leaf, struct err *err) {
-    const char *names[KEYS];
-    for (int k = 0; k < KEYS; k++) names[k] = keys[k].name;
-    const char *nearest = text_nearest(leaf->key, names, KEYS);
-    return err_set(err, ERR_USAGE,
-                   "%s:%d: unknown key \"%.100s\"%s%s%s; weft simulate run --help "
-                   "lists them (- or _)",
-                   path, leaf->line, leaf->key, nearest ? ", did you mean " : "",
-                   nearest ? nearest : "", nearest ? "?" : "");
-}
-
-// Keys of the file that no option gave.
-static int read_file(struct simulate_input *in, const char *path, struct err *err) {
-    if (yaml_read(path, &in->leaves, err) != 0) return -1;
-    for (size_t i = 0; i < in->leaves.count; i++) {
-        struct yaml_leaf *leaf = &in->leaves.leaf[i];
-        for (char *c = leaf->key; *c; c++)
-            if (*c == '_') *c = '-';
-        int k = 0;
-        while (k < KEYS && strcmp(leaf->key, keys[k].name) != 0) k++;
-        if (k == KEYS) return unknown_key(path, leaf, err);
-        if (in->given[k] || leaf->is_null) continue;
-        in->given[k] = leaf->text;
-        snprintf(in->where[k], sizeof in->where[k], "%.200s:%d: %s", path, leaf->line, leaf->key);
-    }
-    return 0;
-}
-
-// ---- values -------------------------------------------------------------------------------------
-
-static int wrong(const struct simulate_input *in, enum key k, const char *expected,
-                 struct err *err) {
-    return err_set(err, ERR_USAGE, "%s \"%.100s\": expected %s", in->where[k], in->given[k],
-                   expected);
-}
-
-static int number_of(const struct simulate_input *in, enum key k, double *out, struct err *err) {
-    static const struct {
-        const char *name;
-        double seconds;
-    } units[] = {{"", 1}, {"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}};
-    char *end;
-    errno = 0;
-    double value = strtod(in->given[k], &end);
-    if (end == in->given[k] || !isfinite(value)) end = NULL;
-    while (end && *end == ' ') end++;
-    size_t most = keys[k].kind == SECONDS ? sizeof units / sizeof units[0] : 1;
-    for (size_t u = 0; end && u < most; u++)
-        if (strcmp(end, units[u].name) == 0) {
-            *out = value * units[u].seconds;
-            return 0;
-        }
-    return wrong(
-        in, k, keys[k].kind == SECONDS ? "seconds, or a number with min, h or d" : "a number", err);
-}
-
-static int count_of(const struct simulate_input *in, enum key k, int *out, struct err *err) {
-    char *end;
-    errno = 0;
-    long value = strtol(in->given[k], &end, 10);
-    if (end == in->given[k] || *end || errno || value < INT_MIN || value > INT_MAX)
-        return wrong(in, k, "a whole number", err);
-    *out = (int)value;
-    return 0;
-}
-
-// Keys that stand for one field each.
-static int apply_plain(const struct simulate_input *in, struct simulate_request *out,
-                       struct err *err) {
-    for (int k = 0; k < KEYS; k++) {
-        if (!in->given[k] || keys[k].offset == ELSEWHERE) continue;
-        void *field = (char *)out + keys[k].offset;
-        int failed = 0;
-        switch (keys[k].kind) {
-        case SECONDS:
-        case NUMBER:
-            failed = number_of(in, (enum key)k, field, err);
-            break;
-        case COUNT:
-            failed = count_of(in, (enum key)k, field, err);
-            break;
-        case WORD:
-            *(const char **)field = in->given[k];
-            break;
-        case FLAG:
-            *(bool *)field = strcmp(in->given[k], "true") == 0;
-            if (!*(bool *)field && strcmp(in->given[k], "false") != 0)
-                failed = wrong(in, (enum key)k, "true or false", err);
-            break;
-        }
-        if (failed) return -1;
-    }
-    return 0;
-}
-
-// At most one of these may be given; returns which, -1 for none, -2 with a message for more.
-static int one_of(const struct simulate_input *in, const enum key *list, int count,
-                  struct err *err) {
-    int found = -1;
-    for (int i = 0; i < count; i++) {
-        if (!in->given[list[i]]) continue;
-        if (found >= 0) {
-            err_set(err, ERR_USAGE, "%s and %s: expected one of the two", in->where[found],
-                    in->where[list[i]]);
-            return -2;
-        }
-        found = (int)list[i];
-    }
-    return found;
-}
-
 static int apply_length(const struct simulate_input *in, struct runs *runs, struct err *err) {
-    static const enum key list[] = {STEPS, DAYS, TOKENS};
-    int k = one_of(in, list, 3, err);
+    static const int list[] = {STEPS, DAYS, TOKENS};
+    int k = words_one_of(&in->words, list, 3, err);
     double value = 0;
     if (k == -2) return -1;
     if (k == -1) {
@@ -266,29 +118,30 @@ static int apply_length(const struct simulate_input *in, struct runs *runs, stru
                        "simulate run: how long? expected --steps, --days (of steps, "
                        "without failures) or --tokens");
     }
-    if (number_of(in, (enum key)k, &value, err) != 0) return -1;
+    if (words_number(&in->words, k, &value, err) != 0) return -1;
     if (k == TOKENS && !(runs->tokens_per_step > 0))
-        return err_set(err, ERR_USAGE, "%s: expected --tokens-per-step beside it", in->where[k]);
+        return err_set(err, ERR_USAGE, "%s: expected --tokens-per-step beside it",
+                       in->words.where[k]);
     if (!(runs->step_seconds > 0))
         return err_set(err, ERR_USAGE,
                        "step-seconds %g: expected the seconds of a step, more than 0",
                        runs->step_seconds);
     if (k == DAYS) value = value * 86400 / runs->step_seconds;
     if (k == TOKENS) value = value / runs->tokens_per_step;
-    if (!(value > 0 && value < 1e15)) return wrong(in, (enum key)k, "1 to 1e15 steps", err);
+    if (!(value > 0 && value < 1e15)) return words_wrong(&in->words, k, "1 to 1e15 steps", err);
     runs->steps = (int64_t)ceil(value * (1 - 1e-12));
     return 0;
 }
 
 static int apply_failures(const struct simulate_input *in, struct runs_report *report,
                           struct err *err) {
-    static const enum key list[] = {FAILURES, FAILURES_WEEK, PESSIMISTIC};
-    int k = one_of(in, list, 3, err);
+    static const int list[] = {FAILURES, FAILURES_WEEK, PESSIMISTIC};
+    int k = words_one_of(&in->words, list, 3, err);
     double value;
     if (k == -2) return -1;
     if (k == FAILURES) report->failures_from = "given";
     if (k == FAILURES_WEEK) {
-        if (number_of(in, FAILURES_WEEK, &value, err) != 0) return -1;
+        if (words_number(&in->words, FAILURES_WEEK, &value, err) != 0) return -1;
         report->runs.failures_per_node_day = value / 7 * report->runs.per_node;
         report->failures_from = "given";
     }
@@ -300,39 +153,43 @@ static int apply_failures(const struct simulate_input *in, struct runs_report *r
 }
 
 static int apply_interval(const struct simulate_input *in, struct runs *runs, struct err *err) {
-    static const enum key list[] = {INTERVAL, INTERVAL_STEPS};
-    int k = one_of(in, list, 2, err), steps;
+    static const int list[] = {INTERVAL, INTERVAL_STEPS};
+    int k = words_one_of(&in->words, list, 2, err), steps;
     if (k == -2) return -1;
-    if (k == -1 || strcmp(in->given[k], "auto") == 0) return 0;
+    if (k == -1 || strcmp(in->words.given[k], "auto") == 0) return 0;
     if (k == INTERVAL) {
-        if (number_of(in, INTERVAL, &runs->interval_seconds, err) != 0) return -1;
-        return runs->interval_seconds > 0 ? 0 : wrong(in, INTERVAL, "auto or seconds above 0", err);
+        if (words_number(&in->words, INTERVAL, &runs->interval_seconds, err) != 0) return -1;
+        return runs->interval_seconds > 0
+                   ? 0
+                   : words_wrong(&in->words, INTERVAL, "auto or seconds above 0", err);
     }
-    if (count_of(in, INTERVAL_STEPS, &steps, err) != 0) return -1;
-    if (steps < 1) return wrong(in, INTERVAL_STEPS, "auto or 1 step at least", err);
+    if (words_count(&in->words, INTERVAL_STEPS, &steps, err) != 0) return -1;
+    if (steps < 1) return words_wrong(&in->words, INTERVAL_STEPS, "auto or 1 step at least", err);
     runs->interval_seconds = steps * runs->step_seconds;
     return 0;
 }
 
 static int share_of(const struct simulate_input *in, enum key k, double *out, struct err *err) {
-    if (!in->given[k]) return 0;
-    if (number_of(in, k, out, err) != 0) return -1;
-    if (!(*out > 0 && *out < 1)) return wrong(in, k, "a share between 0 and 1, such as 0.99", err);
+    if (!in->words.given[k]) return 0;
+    if (words_number(&in->words, k, out, err) != 0) return -1;
+    if (!(*out > 0 && *out < 1))
+        return words_wrong(&in->words, k, "a share between 0 and 1, such as 0.99", err);
     return 0;
 }
 
 static int apply_spares(const struct simulate_input *in, struct runs_report *report,
                         struct err *err) {
     struct runs *runs = &report->runs;
-    const char *policy = in->given[NO_SPARE], *text = in->given[SPARES];
+    const char *policy = in->words.given[NO_SPARE], *text = in->words.given[SPARES];
     if (share_of(in, PERCENTILE, &report->percentile, err) != 0 ||
         share_of(in, UPTIME, &report->uptime, err) != 0)
         return -1;
     if (policy && strcmp(policy, "shrink") == 0)
         runs->without_spare = RUNS_SHRINK;
     else if (policy && strcmp(policy, "wait") != 0)
-        return wrong(in, NO_SPARE, "wait or shrink", err);
-    if (text && strcmp(text, "auto") != 0) return count_of(in, SPARES, &runs->spares, err);
+        return words_wrong(&in->words, NO_SPARE, "wait or shrink", err);
+    if (text && strcmp(text, "auto") != 0)
+        return words_count(&in->words, SPARES, &runs->spares, err);
     // what a failure finds with the chosen probability
     int spares = runs_spares_per_failure(runs, report->percentile);
     runs->spares = spares < 0 ? runs->nodes : spares;
@@ -340,22 +197,22 @@ static int apply_spares(const struct simulate_input *in, struct runs_report *rep
 }
 
 static int apply_seed(const struct simulate_input *in, uint64_t *seed, struct err *err) {
-    const char *text = in->given[SEED];
+    const char *text = in->words.given[SEED];
     char *end;
     if (!text) return 0;
     errno = 0;
     *seed = strtoull(text, &end, 10);
-    if (end == text || *end || *text == '-' || errno)
-        return wrong(in, SEED, "a whole number from 0 up", err);
+    if (end == text || *end || *text == '-' || errno || *seed > INT64_MAX)
+        return words_wrong(&in->words, SEED, "a whole number from 0 up", err);
     return 0;
 }
 
 // Size, price and failures of a cluster, as far as they are known.
 static int apply_cluster(struct simulate_input *in, struct cluster *out, struct runs_report *report,
                          struct err *err) {
-    if (!in->given[CLUSTER]) return 0;
+    if (!in->words.given[CLUSTER]) return 0;
     if (catalogue_open(&in->catalogue, err) != 0 ||
-        catalogue_cluster(in->catalogue, in->given[CLUSTER], out, err) != 0)
+        catalogue_cluster(in->catalogue, in->words.given[CLUSTER], out, err) != 0)
         return -1;
     const struct cluster cluster = *out;
     report->runs.nodes = cluster.nodes;
@@ -383,16 +240,17 @@ static int apply_plan(const char *path, struct runs_report *report, double *para
 // What a snapshot of the model takes on the cluster; an option of its own wins.
 static int apply_checkpoint(const struct simulate_input *in, const struct cluster *cluster,
                             double params, struct runs *runs, struct err *err) {
-    if (in->given[PARAMS]) {
-        if (number_of(in, PARAMS, &params, err) != 0) return -1;
-        if (!(params >= 1 && params <= 1e15)) return wrong(in, PARAMS, "1 to 1e15", err);
-        if (!in->given[CLUSTER])
+    if (in->words.given[PARAMS]) {
+        if (words_number(&in->words, PARAMS, &params, err) != 0) return -1;
+        if (!(params >= 1 && params <= 1e15))
+            return words_wrong(&in->words, PARAMS, "1 to 1e15", err);
+        if (!in->words.given[CLUSTER])
             return err_set(err, ERR_USAGE,
                            "%s: expected --cluster beside it, whose storage says how "
                            "long a snapshot takes",
-                           in->where[PARAMS]);
+                           in->words.where[PARAMS]);
     }
-    if (params > 0 && in->given[CLUSTER])
+    if (params > 0 && in->words.given[CLUSTER])
         size_checkpoint_times(params, cluster, SIZE_HOST_BANDWIDTH, &runs->blocking_seconds,
                               &runs->persist_seconds);
     return 0;
@@ -406,7 +264,7 @@ static int apply(struct simulate_input *in, const char *plan, struct simulate_re
     if (apply_cluster(in, &cluster, report, err) != 0 ||
         apply_plan(plan, report, &params, err) != 0 ||
         apply_checkpoint(in, &cluster, params, &report->runs, err) != 0 ||
-        apply_plain(in, out, err) != 0 || apply_length(in, &report->runs, err) != 0 ||
+        words_store(&in->words, out, err) != 0 || apply_length(in, &report->runs, err) != 0 ||
         apply_failures(in, report, err) != 0 || apply_interval(in, &report->runs, err) != 0)
         return -1;
     // before the spares are counted, so that a wrong rate or size is named as such
@@ -426,9 +284,9 @@ int simulate_input_read(int argc, char **argv, struct simulate_input **input,
         .count = 1000,
         .report = {.failures_from = "default", .seed = 1, .percentile = 0.99, .uptime = 0.995}};
     runs_defaults(&out->report.runs);
-    int read = read_options(in, argc, argv, &file, err);
+    int read = words_read_options(&in->words, keys, KEYS, argc, argv, &file, err);
     if (read != 0) return read;
     bool plan = file && text_ends_with(file, ".json");
-    if (file && !plan && read_file(in, file, err) != 0) return -1;
+    if (file && !plan && words_read_file(&in->words, file, "simulate run", err) != 0) return -1;
     return apply(in, plan ? file : NULL, out, err);
 }

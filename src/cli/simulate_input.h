@@ -6,7 +6,7 @@
 struct simulate_request {
     struct runs_report report; // upper half
     int count;                 // runs by chance
-    bool json;
+    bool json, pessimistic;
     const char *svg; // file to write, or NULL
 };
 // Fills the request, whose texts live until simulate_input_close. 1: --help was asked for.

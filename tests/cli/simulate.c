@@ -74,7 +74,8 @@ TEST(simulate_reads_files) {
     char out[16384], line[2048];
     struct err err = {0};
     const char *yaml = test_path("run.yaml");
-    const char *text = "nodes: 64\nstep_seconds: 2\ndays: 30\nrepair: 2d\nblocking: 7\n";
+    const char *text = "nodes: 64\nstep_seconds: 2\ndays: 30\nrepair: 2d\nblocking: 7\n"
+                       "pessimistic: false\n";
     CHECK_OK(file_replace(yaml, text, strlen(text), &err), err);
     snprintf(line, sizeof line, "simulate run %s --blocking 9 --runs 5 --json", yaml);
     CHECK_EQ_INT(run(out, sizeof out, line), 0);
@@ -158,6 +159,7 @@ TEST(simulate_refuses_in_one_line) {
         {"--no-spare shrink --replica-nodes 7", "replica-nodes 7", "divisor of the 64"},
         {"--runs 0", "runs 0", "expected 1 to"},
         {"--seed -1", "--seed", "from 0 up"},
+        {"--seed 18446744073709551615", "--seed", "from 0 up"},
         {"--params 7e9", "--params", "--cluster"},
         {"--cluster h100-sxm:512 --params -1", "--params", "1 to 1e15"},
         {"--cluster nowhere", "nowhere", ""},
@@ -184,6 +186,9 @@ TEST(simulate_refuses_in_one_line) {
     CHECK_OK(file_replace(path, text, strlen(text), &err), err);
     snprintf(line, sizeof line, "simulate run %s", path);
     refuse(line, "bad.yaml:2: unknown key", "did you mean step-seconds");
+    text = "nodes: 64\npessimistic: maybe\n";
+    CHECK_OK(file_replace(path, text, strlen(text), &err), err);
+    refuse(line, "bad.yaml:2: pessimistic", "true or false");
     text = "{\"cluster\": {\"nodes\": 4, \"per_node\": 8}, \"plans\": []}";
     path = test_path("bad.json");
     CHECK_OK(file_replace(path, text, strlen(text), &err), err);
