@@ -7,7 +7,7 @@
 #include <string.h>
 
 struct validate_cluster {
-    char name[64];
+    char name[96];
     struct cluster cluster;
 };
 
@@ -65,6 +65,12 @@ int published_cluster(const struct published *row, const struct publisher *publi
     }
     if (!found) found = find_cluster(tools, name, err);
     if (!found) return -1;
+    if (found->domain > found->per_node) { // a rack: its part follows from the number of GPUs
+        char counted[96];
+        snprintf(counted, sizeof counted, "%s:%d", name, row->gpus);
+        found = find_cluster(tools, counted, err);
+        if (!found) return -1;
+    }
     *out = *found;
     if (row->per_node > 0 && row->per_node != out->per_node) {
         if (out->domain == out->per_node) out->domain = row->per_node;

@@ -71,12 +71,12 @@ static int read_number(const char *cell, double *out) {
 static int read_cell(const struct field *field, const char *cell, char *row, const char *name,
                      int line, struct err *err) {
     void *at = row + field->at;
+    while (*cell == ' ') cell++;
     if (field->kind == TEXT) {
         *(const char **)at = cell;
         return 0;
     }
     double value = field->kind == REAL ? NAN : -1;
-    while (*cell == ' ') cell++;
     if (*cell && read_number(cell, &value) != 0)
         return err_set(err, ERR_DATA,
                        "%s, line %d: %s is \"%.40s\"; expected a number of 0 or more", name, line,
