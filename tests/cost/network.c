@@ -49,7 +49,7 @@ TEST(network_ring_traffic) {
         CHECK_CLOSE(seconds(&c, n, 1, NETWORK_ALL_REDUCE, 1e9), 2 * part, 1e-12);
         CHECK_CLOSE(seconds(&c, n, 1, NETWORK_ALL_GATHER, 1e9), part, 1e-12);
         CHECK_CLOSE(seconds(&c, n, 1, NETWORK_REDUCE_SCATTER, 1e9), part, 1e-12);
-        CHECK_CLOSE(seconds(&c, n, 1, NETWORK_ALL_TO_ALL, 1e9), part, 1e-12);
+        CHECK_CLOSE(seconds(&c, n, 1, NETWORK_ALL_TO_ALL, 1e9), part / 0.88, 1e-12);
     }
     CHECK_CLOSE(seconds(&c, 1, 1, NETWORK_ALL_REDUCE, 1e9), 0, 0);
 }
@@ -151,7 +151,7 @@ TEST(network_oversubscription) {
     double wide = 31.0 / 32 / 50;
     CHECK_CLOSE(network_seconds(&c, &ring, NETWORK_ALL_GATHER, 1e9, NULL), 4 * wide, 1e-9);
     CHECK_CLOSE(network_seconds(&c, &near, NETWORK_ALL_GATHER, 1e9, NULL), wide, 1e-9);
-    CHECK_CLOSE(network_seconds(&c, &near, NETWORK_ALL_TO_ALL, 1e9, NULL), 2 * wide, 1e-9);
+    CHECK_CLOSE(network_seconds(&c, &near, NETWORK_ALL_TO_ALL, 1e9, NULL), 2 * wide / 0.88, 1e-9);
 }
 
 TEST(network_algorithm_by_size) {
