@@ -26,11 +26,18 @@ static double residual(const struct layer_shape *s) {
     return s->rows * s->whole->hidden * s->element;
 }
 
+// Norms and what else costs little is done again, as in this program's own modes.
+static bool redoes_norms(const struct layer_shape *s) {
+    return s->mode == RECOMPUTE_SELECTIVE_MLP ||
+           (s->mode == RECOMPUTE_SELECTIVE && s->job->stack->selective == STACK_SELECTIVE_OWN);
+}
+
 static void keep_norm(struct layer_shape *s, const char *name) {
-    const struct stack *stack = s->job->stack;
+    if (redoes_norms(s)) return;
     keep(s, name, residual(s));
-    // A norm out of single operations keeps its input in FP32, and the normalised value.
-    if (!stack->fused_norm) keep(s, "norm in parts", s->rows * s->whole->hidden * 8);
+    // RMSNorm out of single operations keeps its input and what it normalised in FP32.
+    if (!s->job->stack->fused_norm && s->whole->norm == NORM_RMS)
+        keep(s, "norm in parts", s->rows * s->whole->hidden * 8);
 }
 
 static double scores_bytes(const struct layer_shape *s) {
@@ -54,7 +61,7 @@ static void keep_attention(struct layer_shape *s) {
     } else {
         keep(s, "qkv", t * (q + 2 * kv));
         // The rotated ones stand beside the product's output, of which the values are a part.
-        if (!c->learned_positions) keep(s, "rotated", t * (q + kv));
+        if (!c->learned_positions && !redoes_norms(s)) keep(s, "rotated", t * (q + kv));
     }
     if (s->mode == RECOMPUTE_NONE) keep(s, "scores", scores_bytes(s));
     keep(s, "attention", t * (double)model_value_width(c));
@@ -67,6 +74,7 @@ static void keep_mlp(struct layer_shape *s) {
     double t = s->tokens * s->element, up = c->activation == ACTIVATION_SWIGLU ? 2.0 : 1.0;
     if (s->mode == RECOMPUTE_SELECTIVE_MLP) return;
     keep(s, "up", t * up * c->ffn);
+    if (redoes_norms(s)) return;
     keep(s, "activated", t * c->ffn);
     if (!s->job->stack->fused_activation && c->activation == ACTIVATION_SWIGLU)
         keep(s, "gate activated", t * c->ffn);
@@ -81,8 +89,9 @@ static void keep_experts(struct layer_shape *s) {
     keep(s, "rows of experts", rows * s->whole->hidden * s->element);
     if (s->mode == RECOMPUTE_SELECTIVE_MLP) return;
     keep(s, "up of experts", rows * 2 * c->expert_ffn * s->element);
+    keep(s, "shared expert", (redoes_norms(s) ? 2 : 3) * shared);
+    if (redoes_norms(s)) return;
     keep(s, "activated of experts", rows * c->expert_ffn * s->element);
-    keep(s, "shared expert", 3 * shared);
 }
 
 // Every second product of those in a row (q, k, v, out, gate, up, down) keeps its output, and

@@ -10,11 +10,13 @@
 
 static const struct stack own = {.name = "weft", .own = true};
 static const struct stack megatron = {.name = "plain",
+                                      .selective = STACK_SELECTIVE_CORE,
                                       .fused_softmax = true,
                                       .fused_activation = true,
                                       .fused_norm = true,
                                       .masters = true};
 static const struct stack flash = {.name = "flash",
+                                   .selective = STACK_SELECTIVE_CORE,
                                    .flash_attention = true,
                                    .fused_activation = true,
                                    .fused_norm = true,
