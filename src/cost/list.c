@@ -146,18 +146,17 @@ static bool narrow(const struct cost_list *l) {
     return l->shape->precision > HARDWARE_BF16;
 }
 
-// Scaling and casting of an operand, and its transpose for the weight gradient.
-static void quantise(struct cost_list *l, double elements) {
+void cost_quantise(struct cost_list *l, double elements) {
     if (narrow(l)) cost_kernel(l, "cast", KERNEL_COPY, elements, l->element + 2);
 }
 
 void cost_linear(struct cost_list *l, const char *name, int64_t m, int64_t n, int64_t k) {
-    quantise(l, (double)m * (double)k);
+    cost_quantise(l, (double)m * (double)k);
     cost_product(l, name, HARDWARE_FORWARD, m, n, k)->precision = l->shape->precision;
 }
 
 void cost_linear_input(struct cost_list *l, const char *name, int64_t m, int64_t n, int64_t k) {
-    quantise(l, (double)m * (double)n);
+    cost_quantise(l, (double)m * (double)n);
     cost_product(l, name, HARDWARE_INPUT, m, n, k)->precision = l->shape->precision;
 }
 

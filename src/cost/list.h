@@ -34,6 +34,8 @@ struct cost_op *cost_message(struct cost_list *l, const char *name, enum network
 struct cost_op *cost_attention(struct cost_list *l, const char *name,
                                const struct price_attention *shape, bool backward);
 
+// Scaling and casting of an operand to narrow formats, and its transpose for the weight gradient.
+void cost_quantise(struct cost_list *l, double elements);
 // A linear map with its casts to narrow formats, forward; its two gradients.
 void cost_linear(struct cost_list *l, const char *name, int64_t m, int64_t n, int64_t k);
 void cost_linear_input(struct cost_list *l, const char *name, int64_t m, int64_t n, int64_t k);

@@ -172,6 +172,8 @@ double price_attention(const struct accelerator *a, const struct price_attention
 static double kernel_share(enum hardware_kernel kernel) {
     if (kernel == KERNEL_DROPOUT) return 0.7;
     if (kernel == KERNEL_SOFTMAX) return 0.8;
+    if (kernel == KERNEL_PERMUTE)
+        return 0.75; // SimuMax, B200: 0.50 of the bandwidth, streaming 0.67
     return 1;
 }
 

@@ -38,6 +38,7 @@ struct stack {
     bool serial_pipeline;         // sends and receives one after the other, each keeps both ranks
     bool split_sends;             // tensor ranks send a part each and gather it behind
     bool overlap_experts;         // expert all-to-all runs beside compute
+    bool experts_whole;           // not cut over tensor ranks (Megatron's ETP 1)
     bool copy_per_node;           // a token goes once to each node that holds experts of it
     bool graphs;                  // kernels are launched without the host (CUDA graphs)
     bool blocking_launch;         // the host waits for each kernel (CUDA_LAUNCH_BLOCKING=1)
@@ -45,6 +46,8 @@ struct stack {
                                   // al., arXiv 2401.10241, sec. 4)
     struct figure launch_seconds; // host time per kernel: below it kernels wait for the host
     struct figure step_seconds;   // host time per step that nothing hides
+    struct figure shard_seconds; // host time per step for each tensor and rank of a sharded group:
+                                 // shards that are cut and copied one by one
     enum dtype gradient, reduce;  // gradients in memory, and on the wire
     bool masters;                 // FP32 masters beside the weights of the compute type
     bool both_gradients;          // those of the compute type stay beside the FP32 ones
