@@ -187,6 +187,20 @@ static double tied_seconds(const struct estimate_view *view, int rank) {
                                 elements * estimate_gradient_bytes(view));
 }
 
+// Matrices and vectors of a rank's layers.
+static double tensor_count(const struct job *job, int rank) {
+    const struct layout *l = &job->layout;
+    double sum = 0;
+    for (int s = 0; s < layout_stages(l); s++) {
+        if (layout_stage_rank(l, s) != rank) continue;
+        for (int i = l->layer_first[s]; i < l->layer_first[s + 1]; i++)
+            sum += 6 + (model_layer_has_experts(&job->model, i)
+                            ? 2.0 * job->model.experts / job->layout.mesh.ep
+                            : 0);
+    }
+    return sum;
+}
+
 void estimate_update_of(struct estimate_view *view, int rank, struct estimate_update *out) {
     const struct job *job = view->job;
     const struct layout *l = &job->layout;
@@ -205,6 +219,9 @@ void estimate_update_of(struct estimate_view *view, int rank, struct estimate_up
     if (l->sequence_parallel)
         out->partial = estimate_message(view, GROUP_TP, NETWORK_ALL_REDUCE,
                                         all.vectors * estimate_gradient_bytes(view));
+    if (l->zero > 0)
+        out->host += view->stack.shard_seconds.value * tensor_count(job, rank) *
+                     (shard_ranks(job, false) - 1);
     out->norm = estimate_message(view, GROUP_WORLD, NETWORK_ALL_REDUCE, sizeof(double));
     if ((l->zero == 1 || l->zero == 2) && !view->stack.overlap_gather)
         out->gather = gather_seconds(view, all);

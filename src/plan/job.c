@@ -97,7 +97,8 @@ struct job_elements job_layer_elements(const struct job *job, int layer) {
                              .vectors = layer_vectors(c, layer, tp)};
     if (model_layer_has_experts(c, layer)) {
         e.dense += c->experts * hidden + 3.0 * hidden * c->shared_ffn / tp;
-        e.expert = (double)c->experts / job->layout.mesh.ep * 3 * hidden * c->expert_ffn / tp;
+        int cut = job->stack->experts_whole ? 1 : tp;
+        e.expert = (double)c->experts / job->layout.mesh.ep * 3 * hidden * c->expert_ffn / cut;
     } else
         e.dense += (c->activation == ACTIVATION_SWIGLU ? 3 : 2) * hidden * c->ffn / tp;
     return e;
