@@ -42,6 +42,10 @@ static int make_job(struct train_config *c, struct prediction *p, struct err *er
     job->split_backward_own = engine.split_backward;
     job->dropout = engine.dropout;
     job->threads = p->threads;
+    job->gathers_in_flight = parallel.gathers_in_flight;
+    job->expert_wave = engine.experts.wave;
+    uint64_t training;
+    if (config_loader_bytes(c, &training, &job->other_bytes, err) != 0) return -1;
     return job->stack ? 0 : -1;
 }
 

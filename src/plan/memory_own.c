@@ -106,6 +106,8 @@ static struct engine_options options_of(const struct job *job,
                                    .micro_batches = job->micro_batches,
                                    .train = true,
                                    .dropout = job->dropout,
+                                   .other_bytes = job->other_bytes,
+                                   .experts = {.wave = job->expert_wave},
                                    .split_backward = job->split_backward_own};
 }
 
@@ -118,7 +120,8 @@ static struct engine_parallel parallel_of(const struct job *job) {
                                     .gather_type = job->gather_type,
                                     .reduce_type = job->reduce_type,
                                     .accumulate_type = job->accumulate_type,
-                                    .gathers_in_flight = 2,
+                                    .gathers_in_flight =
+                                        job->gathers_in_flight ? job->gathers_in_flight : 2,
                                     .gather_keys = job->gather_keys,
                                     .no_overlap = job->no_overlap};
 }

@@ -164,4 +164,8 @@ struct config_paths {
 };
 int config_loader(const struct train_config *config, bool validation, int batch,
                   struct config_paths *storage, struct loader_options *out, struct err *err);
+// Batches of both loaders, one behind the other in the engine's other_bytes: of the training one,
+// and of both.
+int config_loader_bytes(const struct train_config *config, uint64_t *training, uint64_t *both,
+                        struct err *err);
 void config_schedule(const struct train_config *config, struct train_schedule *out);

@@ -234,6 +234,19 @@ int config_loader(const struct train_config *c, bool validation, int batch,
     return 0;
 }
 
+int config_loader_bytes(const struct train_config *c, uint64_t *training, uint64_t *both,
+                        struct err *err) {
+    struct loader_options options;
+    struct config_paths *paths = malloc(sizeof *paths);
+    if (!paths) return err_set(err, ERR_MEMORY, "no memory for the paths of the data");
+    int status = config_loader(c, false, c->batch, paths, &options, err);
+    if (status == 0) *training = *both = (loader_bytes(&options) + 63) / 64 * 64;
+    if (status == 0) status = config_loader(c, true, c->batch, paths, &options, err);
+    if (status == 0 && options.set_count > 0) *both += loader_bytes(&options);
+    free(paths);
+    return status;
+}
+
 void config_schedule(const struct train_config *c, struct train_schedule *out) {
     *out = (struct train_schedule){
         .kind = c->schedule,

@@ -129,7 +129,6 @@ static int describe_engine(struct run *run, struct engine_options *options, uint
                            struct err *err) {
     const struct train_config *c = run->config;
     struct device_cpu_options device_options;
-    struct loader_options loader, validation;
     config_device(c, &device_options);
     config_engine(c, options);
     if (record_lane_open(&run->lane, "compute", c->trace[0] ? RUN_TRACE_SPANS : 0) != 0)
@@ -137,13 +136,10 @@ static int describe_engine(struct run *run, struct engine_options *options, uint
     device_options.lane = &run->lane;
     if (model_describe(&run->model, &c->model, err) != 0 ||
         device_cpu_open(&run->device, &device_options, err) != 0 ||
-        loader_for(run, false, c->batch, &loader, err) != 0 ||
-        loader_for(run, true, c->batch, &validation, err) != 0 ||
+        config_loader_bytes(c, loader_part, &options->other_bytes, err) != 0 ||
         parallel_describe(c, run->comm, &run->layout, &run->schedule_csv, &run->parallel, err) != 0)
         return -1;
     options->parallel = &run->parallel;
-    *loader_part = (loader_bytes(&loader) + 63) / 64 * 64;
-    options->other_bytes = *loader_part + (validation.set_count ? loader_bytes(&validation) : 0);
     run->recomputed_flops = engine_recompute_flops(&c->model, c->recompute, c->context);
     return 0;
 }
