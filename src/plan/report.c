@@ -63,11 +63,11 @@ int plan_report_nothing_fits(const struct report *report, struct err *err) {
                  r->cluster->per_node, s->nodes * r->cluster->per_node);
     return err_set(err, ERR_USAGE,
                    "plan: %s does not fit on %d x %s: the leanest of %lld layouts (%s) needs "
-                   "%.1f GB on its fullest rank and %.1f GB are there, %.1f GB short%s",
+                   "%.1f GB on its fullest rank and %.1f GB may be taken, %.1f GB short%s",
                    report->request->model_name, r->cluster->nodes * r->cluster->per_node,
                    r->cluster->accelerator.name, (long long)report->result.layouts,
                    search_choice_text(&s->least.choice, choice), s->least.memory_bytes / 1e9,
-                   r->cluster->accelerator.memory_bytes.value / 1e9, s->short_bytes / 1e9, more);
+                   search_capacity(r) / 1e9, s->short_bytes / 1e9, more);
 }
 
 struct report_run plan_report_run(const struct report *report, const struct report_plan *plan) {

@@ -236,7 +236,7 @@ static int put_runners(const struct report *report, struct text *out) {
 
 static int put_tight(const struct report *report, struct text *out) {
     const struct search_result *r = &report->result;
-    double capacity = report->request->search.cluster->accelerator.memory_bytes.value;
+    double capacity = search_capacity(&report->request->search);
     int failed = r->tight_count > 0
                      ? text_puts(out, "\nNearest that do not fit, though they may be faster\n")
                      : 0;

@@ -58,7 +58,7 @@ static int take_node(struct search_walk *walk, const struct search_choice *choic
                      struct err *err) {
     struct search *s = walk->context;
     struct search_choice variants[SEARCH_MOST_VARIANTS];
-    struct search_item item = {.choice = *choice, .node = true};
+    struct search_item item = {.choice = *choice, .kind = ITEM_NODE};
     item.variants = search_variants(s->request, choice, variants);
     s->result->layouts += item.variants;
     if (item.variants == 0) return 0;
@@ -138,7 +138,8 @@ static void note_tight(struct search *s, const struct search_entry *entry) {
 // ---- candidates
 
 static int plan_memory_of(struct search *s, double *bytes, struct err *err) {
-    if (plan_memory_with(&s->jobs.job, NULL, s->memory, s->ranks, err) != 0) return -1;
+    const struct pipeline *lists = search_jobs_pipeline(&s->jobs, err);
+    if (!lists || plan_memory_with(&s->jobs.job, lists, s->memory, s->ranks, err) != 0) return -1;
     *bytes = s->ranks[plan_memory_fullest(s->ranks, s->jobs.job.layout.mesh.size[MESH_PP])].total;
     s->result->planned++;
     return 0;
@@ -168,12 +169,9 @@ static int estimate_candidate(struct search *s, struct search_entry *entry, stru
 static int try_candidate(struct search *s, struct search_entry *entry, struct err *err) {
     struct err fault = {0};
     if (search_jobs_set(&s->jobs, &entry->choice, err) != 0) return -1;
-    entry->memory_bytes = plan_memory_bound(&s->jobs.job);
-    if (entry->memory_bytes <= s->capacity) {
-        if (job_check(&s->jobs.job, &fault) != 0 ||
-            plan_memory_of(s, &entry->memory_bytes, &fault) != 0)
-            return turned_away(s, &entry->choice, &fault, err);
-    }
+    if (job_check(&s->jobs.job, &fault) != 0 ||
+        plan_memory_of(s, &entry->memory_bytes, &fault) != 0)
+        return turned_away(s, &entry->choice, &fault, err);
     if (entry->memory_bytes <= s->capacity) return estimate_candidate(s, entry, err);
     if (s->result->count == 0 || entry->bound_seconds < s->result->best[0].step_seconds)
         note_tight(s, entry);
@@ -184,25 +182,43 @@ static int expand(struct search *s, const struct search_item *node, struct err *
     struct search_choice variants[SEARCH_MOST_VARIANTS];
     int count = search_variants(s->request, &node->choice, variants);
     for (int i = 0; i < count; i++) {
-        struct search_item item = {.choice = variants[i]};
+        struct search_item item = {.choice = variants[i], .kind = ITEM_QUICK};
         if (search_jobs_set(&s->jobs, &variants[i], err) != 0 ||
-            search_bound(s->bounds, &s->jobs.job, &item.bound_seconds, err) != 0 ||
+            search_bound_quick(s->bounds, &s->jobs.job, &item.bound_seconds, err) != 0 ||
             search_heap_put(&s->heap, &item, err) != 0)
             return -1;
     }
     return 0;
 }
 
+// Comes again with its better bound.
+static int put_back(struct search *s, const struct search_item *item, struct err *err) {
+    struct search_item again = *item;
+    double seconds;
+    again.kind = ITEM_BOUND;
+    if (search_jobs_set(&s->jobs, &item->choice, err) != 0) return -1;
+    if (plan_memory_bound(&s->jobs.job) > s->capacity)
+        return reject(s, &item->choice, REASON_MEMORY, 1);
+    if (search_bound(s->bounds, &s->jobs.job, &seconds, err) != 0) return -1;
+    if (seconds > again.bound_seconds) again.bound_seconds = seconds;
+    return search_heap_put(&s->heap, &again, err);
+}
+
+static int look_at(struct search *s, const struct search_item *item, struct err *err) {
+    struct search_entry entry = {.choice = item->choice, .bound_seconds = item->bound_seconds};
+    if (item->kind == ITEM_NODE) return expand(s, item, err);
+    if (item->kind == ITEM_QUICK) return put_back(s, item, err);
+    return try_candidate(s, &entry, err);
+}
+
 static int best_first(struct search *s, struct err *err) {
     struct search_item item;
     while (search_heap_take(&s->heap, &item)) {
         bool beaten = is_beaten(s, &item.choice, item.bound_seconds);
-        if (beaten && !s->request->exhaustive) {
-            reject(s, &item.choice, REASON_SLOW_BOUND, item.node ? item.variants : 1);
-            continue;
-        }
-        struct search_entry entry = {.choice = item.choice, .bound_seconds = item.bound_seconds};
-        if ((item.node ? expand(s, &item, err) : try_candidate(s, &entry, err)) != 0) return -1;
+        if (beaten && !s->request->exhaustive)
+            reject(s, &item.choice, REASON_SLOW_BOUND, item.kind == ITEM_NODE ? item.variants : 1);
+        else if (look_at(s, &item, err) != 0)
+            return -1;
     }
     return 0;
 }
@@ -227,11 +243,12 @@ int search_run(const struct search_request *request, struct search_result *out, 
     else if (search_check(request, err) == 0) {
         s->request = request;
         s->result = result;
-        s->capacity = request->cluster->accelerator.memory_bytes.value;
+        s->capacity = search_capacity(request);
         search_jobs_open(&s->jobs, request);
         status = search_all(s, err);
     }
     if (s) {
+        search_jobs_close(&s->jobs);
         search_heap_free(&s->heap);
         search_bounds_close(s->bounds);
         plan_memory_cache_close(s->memory);

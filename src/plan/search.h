@@ -56,10 +56,16 @@ struct search_request {
     double imbalance;        // MoE, see struct job; 0: 1
     int threads;             // CPU: of a rank
     bool no_overlap;
+    double fill;     // share of an accelerator's memory that may be taken; 0: SEARCH_FILL
     int best;        // answers wanted
     bool every;      // answers may differ in details only; else one per mesh (tp, pp, cp, ep)
     bool exhaustive; // tries everything that fits: for tests
 };
+
+// What a layout may take of an accelerator's memory: `fill` of it, or SEARCH_FILL, on a processor
+// all. What driver, libraries and fragmentation take is known to a few percent only.
+#define SEARCH_FILL 0.93
+double search_capacity(const struct search_request *request);
 
 // Why a candidate is no answer. The first ones turn away a whole mesh.
 enum search_reason {

@@ -56,6 +56,7 @@ static int least_of(const struct search_request *request, struct plan_memory_cac
         if (status != 0 || e->memory_bytes < out->memory_bytes) *out = *e;
         status = 0;
     }
+    if (near) search_jobs_close(&near->jobs);
     free(near);
     free(ranks);
     return status;
@@ -72,7 +73,7 @@ int search_missing(const struct search_request *request, struct search_shortage 
     struct cluster *cluster = malloc(sizeof *cluster);
     struct plan_memory_cache *cache = plan_memory_cache_open(err);
     struct search_request other = *request;
-    double capacity = request->cluster->accelerator.memory_bytes.value;
+    double capacity = search_capacity(request);
     int status = cluster && cache ? least_of(request, cache, &shortage.least, err) : -1;
     if (!cluster) (void)err_set(err, ERR_MEMORY, "no memory for the search");
     if (status == 0) {

@@ -27,11 +27,18 @@ int search_world(const struct search_request *request);
 // ---- jobs that change from candidate to candidate
 
 // A job that is kept and altered: a new one would copy model and cluster each time.
+// Layers of stages and lists of pipelines are kept: many candidates share them.
 struct search_jobs {
     const struct search_request *request;
     struct job job;
+    struct search_split *splits[1 << 10];
+    struct search_list *lists[1 << 8];
+    size_t list_bytes;
 };
 void search_jobs_open(struct search_jobs *jobs, const struct search_request *request);
+void search_jobs_close(struct search_jobs *jobs);
+// The pipeline of the job that is set; it stays until another is asked for. NULL: none is possible.
+const struct pipeline *search_jobs_pipeline(struct search_jobs *jobs, struct err *err);
 int search_jobs_set(struct search_jobs *jobs, const struct search_choice *choice, struct err *err);
 // Of a node, for what reads neither schedule nor stages.
 void search_jobs_set_node(struct search_jobs *jobs, const struct search_choice *choice);
@@ -43,6 +50,9 @@ struct search_bounds *search_bounds_open(const struct search_request *request, s
 void search_bounds_close(struct search_bounds *bounds);
 int search_bound(struct search_bounds *bounds, const struct job *job, double *seconds,
                  struct err *err);
+// Rougher, and quicker by far.
+int search_bound_quick(struct search_bounds *bounds, const struct job *job, double *seconds,
+                       struct err *err);
 // Of all candidates of a node; reads neither schedule nor stages nor ZeRO stage.
 int search_bound_node(struct search_bounds *bounds, const struct job *job, double *seconds,
                       struct err *err);
@@ -53,8 +63,8 @@ struct search_item {
     double bound_seconds;
     int64_t place; // order of arrival
     struct search_choice choice;
-    bool node;
-    int variants; // of a node
+    enum { ITEM_NODE, ITEM_QUICK, ITEM_BOUND } kind; // a node; a candidate, by which bound
+    int variants;                                    // of a node
 };
 struct search_heap {
     struct search_item *items;

@@ -81,7 +81,7 @@ static void put_other(struct chooser *c, struct search_choice choice, const char
     const struct search_request *r = c->subject->request;
     const struct estimate *own = c->subject->estimate;
     struct estimate other;
-    double capacity = r->cluster->accelerator.memory_bytes.value, seconds;
+    double capacity = search_capacity(r), seconds;
     out[0] = 0;
     if (settle(r, &choice) != 0 || search_job(r, &choice, c->job, NULL) != 0 ||
         estimate_step(c->job, false, &other, NULL) != 0)

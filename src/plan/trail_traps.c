@@ -156,16 +156,6 @@ static void say_checkpoints(const struct trail_subject *s, struct trail *out) {
               best, blocking);
 }
 
-static void say_memory(const struct trail_subject *s, struct trail *out) {
-    double capacity = s->request->cluster->accelerator.memory_bytes.value;
-    double share = s->estimate->memory_headroom / capacity;
-    if (share >= 0 && share < 0.05)
-        trail_say(out, TRAIL_TRAP, "headroom",
-                  "%.1f GB (%.1f %%) of memory are left on the fullest rank; plans of other "
-                  "programs' memory are off by a few percent",
-                  s->estimate->memory_headroom / 1e9, 100 * share);
-}
-
 static void say_model(const struct trail_subject *s, struct trail *out) {
     const struct model_config *c = s->request->model;
     if (c->experts > 0 && s->job->imbalance == 1)
@@ -185,6 +175,5 @@ void trail_traps(const struct trail_subject *subject, struct trail *out) {
     say_imbalance(subject, out);
     say_buckets(subject, out);
     say_checkpoints(subject, out);
-    say_memory(subject, out);
     say_model(subject, out);
 }
