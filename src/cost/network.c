@@ -28,29 +28,55 @@ static int leaf_of(const struct cluster *c, int rank) {
     return nodes > 0 ? rank / (c->per_node > 0 ? c->per_node : 1) / nodes : 0;
 }
 
-struct network_group network_group_of(const struct cluster *cluster, const struct mesh *mesh,
-                                      enum mesh_group_kind kind, int kv_heads) {
-    struct network_group group = {.size = mesh_group_size(mesh, kind, kv_heads), .inside = 1};
-    int few[64], index, domain = domain_of(cluster), domains = 1, crossings = 0;
-    int *members = group.size > 64 ? malloc((size_t)group.size * sizeof *members) : few;
-    if (!members) { // without memory: as if all stood apart
-        group.domains = group.size;
-        return group;
-    }
-    int count = mesh_group(mesh, 0, kind, kv_heads, members, &index);
+// Borders between domains that a walk around the group passes, and those of them that are borders
+// between leaves.
+struct borders {
+    int64_t domains, leaves;
+};
+
+// Members at 0, stride, 2 stride, ...
+static struct borders borders_of_stride(const struct cluster *c, int64_t stride, int64_t count) {
+    int64_t domain = domain_of(c), leaf = (int64_t)c->fabric.nodes_per_leaf * c->per_node;
+    int64_t last = (count - 1) * stride;
+    struct borders b = {.domains = stride < domain ? last / domain : count - 1};
+    if (leaf > 0) b.leaves = stride < leaf ? last / leaf : count - 1;
+    b.leaves += b.leaves > 0; // from the last one back to the first
+    return b;
+}
+
+static struct borders borders_of_members(const struct cluster *c, const int *members, int count) {
+    struct borders b = {0, 0};
+    int domain = domain_of(c);
     for (int i = 1; i < count; i++) {
         if (members[i] / domain == members[i - 1] / domain) continue;
-        domains++;
-        crossings += leaf_of(cluster, members[i]) != leaf_of(cluster, members[i - 1]);
+        b.domains++;
+        b.leaves += leaf_of(c, members[i]) != leaf_of(c, members[i - 1]);
     }
-    // around the ring, from the last member to the first
-    if (domains > 1)
-        crossings += leaf_of(cluster, members[count - 1]) != leaf_of(cluster, members[0]);
+    if (b.domains > 0) b.leaves += leaf_of(c, members[count - 1]) != leaf_of(c, members[0]);
+    return b;
+}
+
+static struct borders walk_members(const struct cluster *c, const struct mesh *mesh,
+                                   enum mesh_group_kind kind, int kv_heads, int size) {
+    int few[64], index, *members = size > 64 ? malloc((size_t)size * sizeof *members) : few;
+    if (!members) return (struct borders){size - 1, 0}; // without memory: as if all stood apart
+    mesh_group(mesh, 0, kind, kv_heads, members, &index);
+    struct borders b = borders_of_members(c, members, size);
     if (members != few) free(members);
-    group.domains = domains;
-    group.inside = (count + domains - 1) / domains;
-    group.crossing = domains > 1 ? (double)crossings / domains : 0;
-    group.beyond_leaf = crossings > 0;
+    return b;
+}
+
+struct network_group network_group_of(const struct cluster *cluster, const struct mesh *mesh,
+                                      enum mesh_group_kind kind, int kv_heads) {
+    int size = mesh_group_size(mesh, kind, kv_heads), domain = domain_of(cluster);
+    int64_t stride, leaf = (int64_t)cluster->fabric.nodes_per_leaf * cluster->per_node;
+    bool simple = mesh_group_stride(mesh, kind, kv_heads, &stride) && leaf % domain == 0;
+    struct borders b = simple ? borders_of_stride(cluster, stride, size)
+                              : walk_members(cluster, mesh, kind, kv_heads, size);
+    struct network_group group = {.size = size, .domains = (int)b.domains + 1};
+    group.inside = (size + group.domains - 1) / group.domains;
+    group.crossing = group.domains > 1 ? (double)b.leaves / group.domains : 0;
+    group.beyond_leaf = b.leaves > 0;
     return group;
 }
 

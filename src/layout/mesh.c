@@ -125,6 +125,33 @@ int mesh_group(const struct mesh *mesh, int rank, enum mesh_group_kind kind, int
     return walk.count;
 }
 
+static int64_t axis_stride(const struct mesh *mesh, enum mesh_axis axis) {
+    int64_t stride = 1;
+    for (int i = MESH_AXES - 1; i >= 0 && mesh->order[i] != axis; i--)
+        stride *= mesh->size[mesh->order[i]];
+    return stride;
+}
+
+bool mesh_group_stride(const struct mesh *mesh, enum mesh_group_kind kind, int kv_heads,
+                       int64_t *stride) {
+    static const int origin[MESH_AXES] = {0};
+    *stride = 1;
+    if (kind == GROUP_WORLD) return true;
+    struct walk walk = group_walk(mesh, origin, kind, kv_heads);
+    int cp = mesh->size[MESH_CP];
+    int64_t of_dp = axis_stride(mesh, MESH_DP), of_cp = axis_stride(mesh, MESH_CP);
+    if (walk.along == ALONG_PP)
+        *stride = walk.stride * axis_stride(mesh, MESH_PP);
+    else if (walk.along == ALONG_TP)
+        *stride = walk.stride * axis_stride(mesh, MESH_TP);
+    else if (walk.stride % cp == 0)
+        *stride = walk.stride / cp * of_dp;
+    else
+        *stride = walk.stride * of_cp;
+    bool inside = (int64_t)walk.stride * (walk.count - 1) < cp; // moves along cp alone
+    return walk.along != ALONG_DATA || walk.stride % cp == 0 || inside || of_dp == cp * of_cp;
+}
+
 int mesh_group_size(const struct mesh *mesh, enum mesh_group_kind kind, int kv_heads) {
     static const int origin[MESH_AXES] = {0};
     return kind == GROUP_WORLD ? mesh_ranks(mesh) : group_walk(mesh, origin, kind, kv_heads).count;

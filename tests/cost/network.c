@@ -128,6 +128,36 @@ TEST(network_groups_of_a_mesh) {
     CHECK_CLOSE(pipeline.crossing, 0.5, 1e-12); // 16 nodes a stage: 2 of 4 borders
 }
 
+// The short way to a group's borders against a walk over its members, for groups of all kinds.
+TEST(network_groups_by_stride) {
+    static const enum mesh_axis orders[][MESH_AXES] = {{MESH_PP, MESH_DP, MESH_CP, MESH_TP},
+                                                       {MESH_DP, MESH_PP, MESH_CP, MESH_TP},
+                                                       {MESH_CP, MESH_DP, MESH_TP, MESH_PP},
+                                                       {MESH_TP, MESH_CP, MESH_PP, MESH_DP}};
+    struct cluster c = cluster_of("dgx-h100:4096");
+    c.fabric.nodes_per_leaf = 4;
+    static int members[4096];
+    for (int n = 0; n < 4 * 64; n++) {
+        struct mesh mesh = mesh_of(1 << (n & 3), 8, 1 << (n >> 2 & 3), 1 << (n >> 4 & 3));
+        memcpy(mesh.order, orders[n >> 6], sizeof mesh.order);
+        mesh.ep = 4;
+        mesh.shard = 2;
+        for (int kind = 0; kind < GROUP_KIND_COUNT; kind++) {
+            struct network_group group = network_group_of(&c, &mesh, (enum mesh_group_kind)kind, 4);
+            int index, count = mesh_group(&mesh, 0, (enum mesh_group_kind)kind, 4, members, &index);
+            int domains = 1, leaves = 0;
+            for (int i = 0; i < count; i++) {
+                int next = members[(i + 1) % count];
+                domains += i + 1 < count && next / 8 != members[i] / 8;
+                leaves += next / 32 != members[i] / 32;
+            }
+            CHECK_EQ_INT(group.size, count);
+            CHECK_EQ_INT(group.domains, domains);
+            CHECK_CLOSE(group.crossing * domains, leaves, 1e-9);
+        }
+    }
+}
+
 // A ring over whole nodes uses all their rails; one rank a node has one.
 TEST(network_rails) {
     struct cluster c = bare(4, 8, 450e9, 50e9);
