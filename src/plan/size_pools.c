@@ -103,6 +103,8 @@ static double pool_seconds(const struct size_rlhf *in, enum size_pool pool, int 
 
 // ---- sheets -------------------------------------------------------------------------------------
 
+enum { TEXTBOOK = 512 }; // accelerators of the example whose split users may know
+
 static int put_wanted(const struct size_rlhf *in, struct size_sheet *out, struct err *err) {
     int used = 0;
     for (int p = 0; p < SIZE_POOLS; p++) {
@@ -119,7 +121,8 @@ static int put_wanted(const struct size_rlhf *in, struct size_sheet *out, struct
         }
         int least = least_replicas(in, pool, err);
         if (least < 0) return -1;
-        size_note(line, round(wanted), "%d whole replicas of %d%s", replicas, in->replica[p],
+        size_note(line, in->accelerators == TEXTBOOK ? round(wanted) : NAN,
+                  "%d whole replicas of %d, %.0f wanted%s", replicas, in->replica[p], wanted,
                   replicas < least ? "; too few to hold the states" : "");
         used += replicas * in->replica[p];
     }
