@@ -150,7 +150,7 @@ static int identify(struct hardware_bench *b, struct err *err) {
 static int measure_all(struct hardware_bench *b, struct err *err) {
     struct measure_crew crews[MEASURE_MOST_CREWS];
     struct measure_options options = {.quick = b->quick, .progress = say, .context = b};
-    int count = measure_crews(b->identity.cores, crews);
+    int count = measure_crews(b->identity.cores, b->quick, crews);
     for (int i = 0; i < count; i++) {
         char what[96];
         snprintf(what, sizeof what, "products, attention and kernels: %d x %d thread%s",

@@ -2,6 +2,7 @@
 #include "plan/measure.h"
 #include "base/clock.h"
 #include "plan/measure_parts.h"
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/sysinfo.h>
@@ -9,18 +10,19 @@
 
 // What disturbs a measurement for a moment seldom does so again at the same place of the next
 // round.
-enum { ALIGN = 4096, LEAST_SAMPLES = 2, ROUNDS = 2 };
+enum { ALIGN = 4096, ROUNDS = 3, QUICK_ROUNDS = 1 };
 static const double POOL_BYTES = 192e6, POOL_SHARE = 0.2; // of a rank; of the memory, all ranks
-static const double SAMPLE_SECONDS = 0.006, QUICK_SECONDS = 0.003, RATE_SECONDS = 0.3;
+static const double SAMPLE_SECONDS = 0.004, QUICK_SECONDS = 0.002, RATE_SECONDS = 0.3;
 
-int measure_crews(int cores, struct measure_crew crews[MEASURE_MOST_CREWS]) {
+int measure_crews(int cores, bool quick, struct measure_crew crews[MEASURE_MOST_CREWS]) {
     int count = 0;
     crews[count++] = (struct measure_crew){1, cores};
     if (cores == 1) return count;
-    for (int threads = cores / 2; threads > 1 && count < MEASURE_MOST_CREWS - 2; threads /= 4)
+    for (int threads = cores / 2; !quick && threads > 1 && count < MEASURE_MOST_CREWS - 2;
+         threads /= 4)
         crews[count++] = (struct measure_crew){cores / threads, threads};
     crews[count++] = (struct measure_crew){cores, 1};
-    crews[count++] = (struct measure_crew){1, 1};
+    if (!quick) crews[count++] = (struct measure_crew){1, 1};
     return count;
 }
 
@@ -54,32 +56,26 @@ static double now(const struct measure_rank *r) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// Whatever else the machine does can only lengthen a call; the lower quartile is what it takes.
-static double sample(struct measure_rank *r, measure_call *call, void *context, int samples) {
-    for (int i = 0; i < samples; i++) {
-        double begin = now(r);
-        call(r, context);
-        r->samples[i] = now(r) - begin;
-    }
-    qsort(r->samples, (size_t)samples, sizeof r->samples[0], compare_doubles);
-    return r->samples[samples / 4];
+static double timed(struct measure_rank *r, measure_call *call, void *context) {
+    double begin = now(r);
+    call(r, context);
+    return now(r) - begin;
 }
 
 double measure_seconds(struct measure_rank *r, measure_call *call, void *context) {
     struct measure_team *team = r->team;
     if (r->round == 0) call(r, context); // makes what the library makes once
     pthread_barrier_wait(&team->barrier);
+    r->samples[0] = timed(r, call, context);
     if (measure_leads(r)) {
-        double begin = clock_seconds();
-        call(r, context);
-        int samples = (int)(team->sample_seconds / (clock_seconds() - begin + 1e-9));
-        if (samples < LEAST_SAMPLES) samples = LEAST_SAMPLES;
-        team->samples = samples < MEASURE_MOST_SAMPLES ? samples : MEASURE_MOST_SAMPLES;
-    } else {
-        call(r, context);
+        double samples = team->sample_seconds / (r->samples[0] + 1e-9);
+        team->samples =
+            samples < MEASURE_MOST_SAMPLES - 1 ? (int)samples + 1 : MEASURE_MOST_SAMPLES - 1;
     }
     pthread_barrier_wait(&team->barrier);
-    r->seconds = sample(r, call, context, team->samples);
+    for (int i = 1; i <= team->samples; i++) r->samples[i] = timed(r, call, context);
+    qsort(r->samples, (size_t)team->samples + 1, sizeof r->samples[0], compare_doubles);
+    r->seconds = (r->samples[team->samples / 2] + r->samples[(team->samples + 1) / 2]) / 2;
     pthread_barrier_wait(&team->barrier);
     double sum = 0;
     for (int i = 0; i < team->crew->ranks; i++) sum += team->rank[i].seconds;
@@ -105,69 +101,74 @@ static void *grow(struct measure_rank *r, void **list, int *count, size_t size) 
     return place;
 }
 
-static void keep_shorter(double *kept, double seconds) {
-    if (*kept <= 0 || seconds < *kept) *kept = seconds;
-}
-
-void measure_keep_product(struct measure_rank *r, const struct hardware_product *found) {
+void measure_add_product(struct measure_rank *r, const struct hardware_product *found) {
     struct accelerator *a = r->team->out;
-    const struct measure_crew *crew = r->team->crew;
-    for (int i = 0; i < a->product_count; i++) {
-        struct hardware_product *p = &a->products[i];
-        if (p->precision == found->precision && p->form == found->form && p->m == found->m &&
-            p->n == found->n && p->k == found->k && p->ranks == crew->ranks &&
-            p->threads == crew->threads) {
-            keep_shorter(&p->seconds, found->seconds);
-            return;
-        }
-    }
     struct hardware_product *p =
         grow(r, (void **)&a->products, &a->product_count, sizeof *a->products);
     if (!p) return;
     *p = *found;
-    p->ranks = crew->ranks;
-    p->threads = crew->threads;
+    p->ranks = r->team->crew->ranks;
+    p->threads = r->team->crew->threads;
 }
 
-void measure_keep_attention(struct measure_rank *r, const struct hardware_attention *found) {
+void measure_add_attention(struct measure_rank *r, const struct hardware_attention *found) {
     struct accelerator *a = r->team->out;
-    const struct measure_crew *crew = r->team->crew;
-    for (int i = 0; i < a->attention_count; i++) {
-        struct hardware_attention *p = &a->attention[i];
-        if (p->precision == found->precision && p->context == found->context &&
-            p->head_dim == found->head_dim && p->ranks == crew->ranks &&
-            p->threads == crew->threads) {
-            if (found->forward_rate > p->forward_rate) p->forward_rate = found->forward_rate;
-            if (found->backward_rate > p->backward_rate) p->backward_rate = found->backward_rate;
-            return;
-        }
-    }
     struct hardware_attention *p =
         grow(r, (void **)&a->attention, &a->attention_count, sizeof *a->attention);
     if (!p) return;
     *p = *found;
-    p->ranks = crew->ranks;
-    p->threads = crew->threads;
+    p->ranks = r->team->crew->ranks;
+    p->threads = r->team->crew->threads;
 }
 
-void measure_keep_kernel(struct measure_rank *r, const struct hardware_kernel_point *found) {
+void measure_add_kernel(struct measure_rank *r, const struct hardware_kernel_point *found) {
     struct accelerator *a = r->team->out;
-    const struct measure_crew *crew = r->team->crew;
-    for (int i = 0; i < a->kernel_point_count; i++) {
-        struct hardware_kernel_point *p = &a->kernel_points[i];
-        if (p->precision == found->precision && p->kernel == found->kernel &&
-            p->elements == found->elements && p->ranks == crew->ranks &&
-            p->threads == crew->threads) {
-            keep_shorter(&p->seconds, found->seconds);
-            return;
-        }
-    }
     struct hardware_kernel_point *p =
         grow(r, (void **)&a->kernel_points, &a->kernel_point_count, sizeof *a->kernel_points);
     if (!p) return;
     *p = *found;
-    p->ranks = crew->ranks;
-    p->threads = crew->threads;
+    p->ranks = r->team->crew->ranks;
+    p->threads = r->team->crew->threads;
+}
+
+static double median_of(double *values, int count) {
+    qsort(values, (size_t)count, sizeof *values, compare_doubles);
+    return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+// Every round has left the same list; one of medians stays. `first`: elements of earlier crews.
+struct list {
+    char *at;
+    int *count, first;
+    size_t size, member; // of an element; of what is measured in it
+};
+
+static void join_rounds(const struct list *l, int rounds) {
+    int each = (*l->count - l->first) / rounds;
+    for (int i = 0; i < each; i++) {
+        double values[ROUNDS];
+        for (int k = 0; k < rounds; k++)
+            memcpy(&values[k], l->at + (size_t)(l->first + k * each + i) * l->size + l->member,
+                   sizeof values[k]);
+        double middle = median_of(values, rounds);
+        memcpy(l->at + (size_t)(l->first + i) * l->size + l->member, &middle, sizeof middle);
+    }
+}
+
+static void join_all(struct accelerator *a, const int first[3], int rounds) {
+    const struct list lists[] = {
+        {(char *)a->products, &a->product_count, first[0], sizeof *a->products,
+         offsetof(struct hardware_product, seconds)},
+        {(char *)a->attention, &a->attention_count, first[1], sizeof *a->attention,
+         offsetof(struct hardware_attention, forward_rate)},
+        {(char *)a->attention, &a->attention_count, first[1], sizeof *a->attention,
+         offsetof(struct hardware_attention, backward_rate)},
+        {(char *)a->kernel_points, &a->kernel_point_count, first[2], sizeof *a->kernel_points,
+         offsetof(struct hardware_kernel_point, seconds)}};
+    for (int i = 0; i < 4; i++) join_rounds(&lists[i], rounds);
+    a->product_count = first[0] + (a->product_count - first[0]) / rounds;
+    a->attention_count = first[1] + (a->attention_count - first[1]) / rounds;
+    a->kernel_point_count = first[2] + (a->kernel_point_count - first[2]) / rounds;
 }
 
 void measure_free(struct accelerator *a) {
@@ -204,7 +205,7 @@ static int open_rank(struct measure_rank *r, uint64_t pool_bytes, struct err *er
 static void *rank_main(void *argument) {
     static const enum dtype types[] = {DTYPE_BF16, DTYPE_F32};
     struct measure_rank *r = argument;
-    for (int i = 0; i < 2 * ROUNDS; i++) {
+    for (int i = 0; i < 2 * r->team->rounds; i++) {
         r->round = i / 2;
         measure_products(r, types[i % 2]);
         measure_attention(r, types[i % 2]);
@@ -281,6 +282,8 @@ int measure_compute(const struct measure_crew *crew, const struct measure_option
     if (pool > POOL_BYTES) pool = POOL_BYTES;
     uint64_t pool_bytes = (uint64_t)pool / ALIGN * ALIGN;
     int opened = 0, status = 0;
+    const int first[3] = {out->product_count, out->attention_count, out->kernel_point_count};
+    team.rounds = options->quick ? QUICK_ROUNDS : ROUNDS;
     team.sample_seconds = options->quick ? QUICK_SECONDS : SAMPLE_SECONDS;
     team.rank = calloc((size_t)crew->ranks, sizeof *team.rank);
     if (!team.rank) return err_set(err, ERR_MEMORY, "no memory for %d ranks", crew->ranks);
@@ -290,6 +293,7 @@ int measure_compute(const struct measure_crew *crew, const struct measure_option
         status = open_rank(&team.rank[opened], pool_bytes, err);
     }
     if (status == 0) status = run(&team, err);
+    if (status == 0) join_all(out, first, team.rounds);
     if (status == 0 && out->dense[HARDWARE_BF16].value <= 0) {
         struct measure_crew one = {1, crew->threads};
         team.crew = &one;

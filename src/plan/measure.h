@@ -17,8 +17,8 @@ struct measure_crew {
 };
 enum { MEASURE_MOST_CREWS = 8 };
 // The crews that a machine of `cores` cores is measured with: one rank of all of them, one rank per
-// core, what lies between, and one core alone. Returns how many.
-int measure_crews(int cores, struct measure_crew crews[MEASURE_MOST_CREWS]);
+// core; unless `quick` also what lies between, and one core alone. Returns how many.
+int measure_crews(int cores, bool quick, struct measure_crew crews[MEASURE_MOST_CREWS]);
 
 struct measure_options {
     bool quick;                                        // a coarser grid, shorter samples

@@ -84,7 +84,7 @@ void measure_attention(struct measure_rank *r, enum dtype type) {
                                   {1024, 64}, {1024, 128}, {2048, 64}, {2048, 128}};
     static const int quick[][2] = {{64, 64}, {256, 48}, {256, 64}, {1024, 64}, {1024, 128}};
     enum { TOKENS = 1024, HEADS = 6 };
-    bool coarse = r->team->options->quick;
+    bool coarse = r->team->options->quick || type != DTYPE_BF16;
     size_t count = coarse ? sizeof quick / sizeof quick[0] : sizeof full / sizeof full[0];
     for (size_t i = 0; i < count; i++) {
         const int *shape = coarse ? quick[i] : full[i];
@@ -104,7 +104,7 @@ void measure_attention(struct measure_rank *r, enum dtype type) {
                                            .head_dim = a.head_dim,
                                            .forward_rate = 2 * flops / forward,
                                            .backward_rate = 4 * flops / backward};
-        measure_keep_attention(r, &found);
+        measure_add_attention(r, &found);
     }
 }
 
@@ -352,7 +352,7 @@ static bool has_kernel(enum hardware_kernel kernel) {
 void measure_kernels(struct measure_rank *r, enum dtype type) {
     static const int64_t full[] = {1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22},
                          quick[] = {1 << 14, 1 << 18, 1 << 21};
-    bool coarse = r->team->options->quick;
+    bool coarse = r->team->options->quick || type != DTYPE_BF16;
     size_t sizes = coarse ? sizeof quick / sizeof quick[0] : sizeof full / sizeof full[0];
     uint64_t table = (uint64_t)TABLE_ROWS * WIDTH * sizeof(float);
     for (int i = 0; i < MOST_TOKENS; i++) {
@@ -373,6 +373,6 @@ void measure_kernels(struct measure_rank *r, enum dtype type) {
                                                   .precision = measure_precision(type),
                                                   .elements = (double)k.elements,
                                                   .seconds = seconds};
-            measure_keep_kernel(r, &found);
+            measure_add_kernel(r, &found);
         }
 }

@@ -40,6 +40,7 @@ struct measure_team {
     pthread_barrier_t barrier;
     int samples; // of the call in progress
     bool failed;
+    int rounds;
     double sample_seconds; // to spend on a call
 };
 
@@ -47,16 +48,16 @@ void measure_fill(struct measure_pool *pool); // with small numbers, as bf16 and
 // Memory that has not been used for as long as the pool is large; NULL: larger than the pool.
 void *measure_take(struct measure_pool *pool, uint64_t bytes);
 // All ranks call it with the same things: the time of one `call`, mean over the ranks, each its
-// lower quartile over repetitions.
+// median over repetitions.
 typedef void measure_call(struct measure_rank *rank, void *context);
 double measure_seconds(struct measure_rank *rank, measure_call *call, void *context);
 static inline bool measure_leads(const struct measure_rank *rank) { // keeps the results
     return rank->index == 0;
 }
-// Into the accelerator's lists, with the crew; of what was there already the shorter time stays.
-void measure_keep_product(struct measure_rank *rank, const struct hardware_product *found);
-void measure_keep_attention(struct measure_rank *rank, const struct hardware_attention *found);
-void measure_keep_kernel(struct measure_rank *rank, const struct hardware_kernel_point *found);
+// Into the accelerator's lists, with the crew. Every round adds the same ones in the same order.
+void measure_add_product(struct measure_rank *rank, const struct hardware_product *found);
+void measure_add_attention(struct measure_rank *rank, const struct hardware_attention *found);
+void measure_add_kernel(struct measure_rank *rank, const struct hardware_kernel_point *found);
 
 void measure_products(struct measure_rank *rank, enum dtype type);
 void measure_attention(struct measure_rank *rank, enum dtype type);

@@ -62,12 +62,13 @@ static void measure_one(struct measure_rank *r, struct product *p) {
                                      .n = p->weight.n,
                                      .k = p->weight.k,
                                      .seconds = seconds};
-    measure_keep_product(r, &found);
+    measure_add_product(r, &found);
 }
 
 void measure_products(struct measure_rank *r, enum dtype type) {
     static const enum hardware_form forms[] = {HARDWARE_FORWARD, HARDWARE_INPUT, HARDWARE_WEIGHT};
-    bool quick = r->team->options->quick;
+    // the usual type on the fine grid
+    bool quick = r->team->options->quick || type != DTYPE_BF16;
     const struct shape *shapes = quick ? quick_shapes : full_shapes;
     size_t shape_count = quick ? sizeof quick_shapes / sizeof quick_shapes[0]
                                : sizeof full_shapes / sizeof full_shapes[0];
