@@ -162,11 +162,12 @@ void estimate_costs_close(struct estimate_costs *costs) {
     *costs = (struct estimate_costs){0};
 }
 
-static int simulate(const struct job *job, struct estimate *e, struct err *err) {
+static int simulate(const struct job *job, bool time_only, struct estimate *e, struct err *err) {
     struct estimate_costs own;
     double seconds;
     if (estimate_costs_open(e, &own, err) != 0) return -1;
     struct pipeline_costs costs = estimate_costs(job, &own);
+    costs.no_spans = time_only;
     int result = estimate_simulate(job, &e->pipeline, &costs, &seconds, &e->times, err);
     estimate_costs_close(&own);
     if (result != 0) return -1;
@@ -210,7 +211,7 @@ int estimate_step(const struct job *job, bool time_only, struct estimate *out, s
     struct estimate e = {0};
     int result = job_check(job, err);
     if (result == 0) result = open_estimate(job, time_only, &e, err);
-    if (result == 0) result = simulate(job, &e, err);
+    if (result == 0) result = simulate(job, time_only, &e, err);
     if (result == 0) e.assumed = rests_on_assumed(job);
     if (result == 0 && !time_only) result = estimate_waterfall(job, &e, err);
     if (result == 0 && !time_only) result = add_memory(job, &e, err);

@@ -78,7 +78,8 @@ struct estimate {
     double memory_headroom; // of the accelerator less that
     bool assumed;           // some figure that the time rests on is assumed, not stated or measured
 };
-// With `time_only` memory, exposed_*, bubble_without_messages and the waterfall are left out.
+// With `time_only` memory, exposed_*, bubble_without_messages, the waterfall and the spans of
+// `times` are left out.
 int estimate_step(const struct job *job, bool time_only, struct estimate *out, struct err *err);
 void estimate_free(struct estimate *estimate);
 

@@ -40,17 +40,19 @@ int estimate_simulate(const struct job *job, struct pipeline *pipeline,
                       struct pipeline_times *times, struct err *err) {
     int whole = simulated(job), group = group_of(job);
     double shorter = 0;
+    struct pipeline_costs sums = *costs;
+    sums.no_spans = true;
     if (whole < job->micro_batches) {
         struct pipeline_times less;
         if (pipeline_remake(pipeline, whole - group, err) != 0 ||
-            pipeline_simulate(pipeline, costs, &less, err) != 0)
+            pipeline_simulate(pipeline, &sums, &less, err) != 0)
             return -1;
         shorter = length(costs, &less);
         pipeline_times_free(&less);
         if (pipeline_remake(pipeline, whole, err) != 0) return -1;
     }
     struct pipeline_times own;
-    if (pipeline_simulate(pipeline, costs, &own, err) != 0) return -1;
+    if (pipeline_simulate(pipeline, times ? costs : &sums, &own, err) != 0) return -1;
     double groups = (double)(job->micro_batches - whole) / group;
     *seconds = length(costs, &own) + groups * (length(costs, &own) - shorter);
     if (times)

@@ -120,6 +120,7 @@ struct pipeline_costs {
     const struct pipeline_stage_costs *stages; // [stages], or NULL; else they stand for all above
                                                // but `step`
     const double *rank_step;                   // [ranks] for `step`, or NULL
+    bool no_spans;                             // sums alone, sooner
     bool eager;
     bool blocking; // a send keeps its sender from computing as long as it takes
     bool serial;   // and its receiver: it begins when both are free for it

@@ -13,6 +13,7 @@ struct simulation {
     double *begun, *ended;               // [stages] its last compute action so far
     double *now, *link, *busy;           // [ranks] clock; collectives are done; compute so far
     double *sender, *late;               // [ranks] its last send is through; reductions put off
+    double *first;                       // [ranks] begin of its first compute action, -1 before
     int *next, *spans;                   // [ranks] place in the list; spans written
     struct pipeline_span *trace;         // [ranks x room]
     int room;
@@ -28,7 +29,7 @@ static double later(double a, double b) {
 }
 
 static void add_span(struct simulation *s, int rank, bool wait, double begin, double end) {
-    if (wait && end <= begin) return;
+    if (!s->trace || (wait && end <= begin)) return;
     s->trace[rank * s->room + s->spans[rank]++] =
         (struct pipeline_span){rank, s->next[rank], wait, begin, end};
 }
@@ -38,6 +39,7 @@ static void compute(struct simulation *s, int rank, double ready, double end, do
     double begin = later(s->now[rank], ready);
     add_span(s, rank, true, s->now[rank], begin);
     add_span(s, rank, false, begin, end);
+    if (s->first[rank] < 0) s->first[rank] = begin;
     s->now[rank] = end;
     s->busy[rank] += seconds;
 }
@@ -176,14 +178,6 @@ static int run(struct simulation *s, struct err *err) {
     return 0;
 }
 
-// When the rank began to compute.
-static double first_begin(const struct simulation *s, int rank) {
-    const struct pipeline_span *spans = s->trace + (size_t)rank * (size_t)s->room;
-    for (int k = 0; k < s->spans[rank]; k++)
-        if (!spans[k].wait) return spans[k].begin;
-    return 0;
-}
-
 // Spans of all ranks one behind the other, and the sums.
 static void finish(struct simulation *s) {
     struct pipeline_times *t = s->times;
@@ -192,9 +186,10 @@ static void finish(struct simulation *s) {
     for (int r = 0; r < ranks; r++) {
         t->total = later(t->total, s->now[r]);
         t->ideal = later(t->ideal, s->busy[r]);
-        t->longest = later(t->longest, s->now[r] - first_begin(s, r));
+        t->longest = later(t->longest, s->now[r] - s->first[r]);
         compute_seconds += s->busy[r];
-        for (int k = 0; k < s->spans[r]; k++) s->trace[t->span_count++] = s->trace[r * s->room + k];
+        for (int k = 0; s->trace && k < s->spans[r]; k++)
+            s->trace[t->span_count++] = s->trace[r * s->room + k];
     }
     t->spans = s->trace;
     if (t->total > 0) t->bubble = 1 - compute_seconds / (ranks * t->total);
@@ -224,11 +219,14 @@ static bool open_simulation(struct simulation *s, double **reals, int **integers
     size_t messages = stages * 2 * (size_t)s->p->shape.micro_batches;
     for (size_t r = 0; r < ranks; r++)
         if (s->room < 2 * s->p->ranks[r].count) s->room = 2 * s->p->ranks[r].count;
-    *reals = calloc(2 * messages + 3 * stages + 5 * ranks, sizeof(double));
+    *reals = calloc(2 * messages + 3 * stages + 6 * ranks, sizeof(double));
     *integers = calloc(2 * ranks, sizeof(int));
     s->stages = calloc(stages, sizeof *s->stages);
-    s->trace = calloc(ranks * (size_t)s->room, sizeof *s->trace);
-    if (!*reals || !*integers || !s->trace || !s->stages) return false;
+    if (!s->costs->no_spans) {
+        s->trace = calloc(ranks * (size_t)s->room, sizeof *s->trace);
+        if (!s->trace) return false;
+    }
+    if (!*reals || !*integers || !s->stages) return false;
     s->sent = *reals;
     s->posted = s->sent + messages;
     s->gathered = s->posted + messages;
@@ -239,6 +237,8 @@ static bool open_simulation(struct simulation *s, double **reals, int **integers
     s->busy = s->link + ranks;
     s->sender = s->busy + ranks;
     s->late = s->sender + ranks;
+    s->first = s->late + ranks;
+    for (size_t r = 0; r < ranks; r++) s->first[r] = -1;
     s->next = *integers;
     s->spans = s->next + ranks;
     for (size_t k = 0; k < 2 * messages; k++) s->sent[k] = -1; // and posted

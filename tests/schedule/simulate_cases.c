@@ -137,6 +137,13 @@ static struct pipeline_times times_of(const struct pipeline_shape *shape,
     struct pipeline_times sums = t;
     sums.spans = NULL;
     pipeline_times_free(&t);
+    // The same sums without spans.
+    struct pipeline_costs short_ = *costs;
+    short_.no_spans = true;
+    CHECK_OK(pipeline_simulate(&p, &short_, &t, &err), err);
+    CHECK(!t.spans && t.span_count == 0);
+    CHECK(t.total == sums.total && t.longest == sums.longest && t.bubble == sums.bubble);
+    pipeline_times_free(&t);
     pipeline_close(&p);
     return sums;
 }
