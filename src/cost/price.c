@@ -91,12 +91,15 @@ static double quickest_tiles(const struct accelerator *a, enum hardware_precisio
 
 // Kernels load 16 bytes at a time. Where rows begin elsewhere, loads are as narrow as the alignment
 // that is left: large products take twice the time (a vocabulary of 50,257 in place of 50,304 costs
-// GPT-2 a quarter of its speed); batched small ones fall back to kernels some eight times as slow
-// (BigScience's chronicles: 128 heads of 108 in place of 96 of 144 cost a third of a step).
+// GPT-2 a quarter of its speed); batched small ones fall back to kernels more than ten times as
+// slow (BigScience's chronicles: 128 heads of 108 in place of 96 of 144 cost a third of a step).
+// Where they do not begin at lines of 128 bytes, loads touch one line more (the same chronicles:
+// 14,400 over 8 ranks in place of 13,824 or 14,336).
 static double misalignment(const struct matrix *x, double bytes) {
-    double step = 16 / bytes;
-    if (fmod((double)x->k, step) == 0 && fmod((double)x->n, step) == 0) return 1;
-    return x->batch > 1 ? 8 : 2;
+    const double vector = 16 / bytes, line = 128 / bytes;
+    double k = (double)x->k, n = (double)x->n;
+    if (fmod(k, vector) != 0 || fmod(n, vector) != 0) return x->batch > 1 ? 14 : 2;
+    return x->batch == 1 && (fmod(k, line) != 0 || fmod(n, line) != 0) ? 1.15 : 1;
 }
 
 static double modelled_product(const struct accelerator *a, enum hardware_precision precision,

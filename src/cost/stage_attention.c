@@ -78,10 +78,12 @@ static void fused(struct cost_list *l, bool backward) {
 
 // ---- scores in memory --------------------------------------------------------------------------
 
-// Megatron-LM's fused softmax holds a row of so many keys at most (2,048 until 2022).
+// Megatron-LM's fused softmax holds a row of so many keys at most (2,048 until 2022), and four
+// heads in a block.
 static bool fuses_softmax(const struct cost_list *l) {
-    const int most = 4096;
-    return l->stack->fused_softmax && l->shape->context <= most;
+    const int most = 4096, block = 4;
+    return l->stack->fused_softmax && l->shape->context <= most &&
+           l->shape->rows * l->heads % block == 0;
 }
 
 // One of the products over all pairs; useful are the attended ones.
