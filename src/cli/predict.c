@@ -10,7 +10,7 @@ static bool messages_hide(const struct cluster *measured, int ranks, int threads
     return measured->cores > ranks * threads;
 }
 
-static int make_job(struct train_config *c, struct prediction *p, struct err *err) {
+int predict_job(struct train_config *c, struct prediction *p, struct err *err) {
     struct engine_options engine;
     struct engine_parallel parallel;
     size_t bytes;
@@ -58,7 +58,7 @@ int predict(struct train_config *config, int ranks, int threads, const char *har
         return 1;
     }
     if (machine_select(&p->file.cluster, ranks, threads, &p->machine, err) != 0 ||
-        make_job(config, p, err) != 0 || estimate_step(&p->job, false, &p->estimate, err) != 0) {
+        predict_job(config, p, err) != 0 || estimate_step(&p->job, false, &p->estimate, err) != 0) {
         predict_close(p);
         return -1;
     }

@@ -18,6 +18,8 @@ struct prediction {
 // what depends on the ranks in `config` (config_layout), as the run does.
 int predict(struct train_config *config, int ranks, int threads, const char *hardware,
             struct prediction *out, struct err *err);
+// Of that the job alone, from `file`, `machine`, `ranks` and `threads`.
+int predict_job(struct train_config *config, struct prediction *prediction, struct err *err);
 void predict_close(struct prediction *prediction);
 
 // Seconds that ranks wait for messages in the step foretold: of data, tensor, pipeline, context and

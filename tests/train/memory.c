@@ -2,6 +2,7 @@
 // was allocated once two steps are done (user requirement 80).
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/predict.h"
 #include "run_fixture.h"
 #include "test.h"
 #include <pthread.h>
@@ -83,4 +84,54 @@ TEST(r80_memory_is_compared_after_two_steps) {
     check_run("zero3", 2, WORDS("train.stop_at=3", "parallel.dp=2", "parallel.zero=3"));
     check_run("experts", 1,
               WORDS("train.stop_at=3", "model.experts=4", "model.top_k=2", "model.expert_ffn=32"));
+}
+
+// What weft plan --this-machine foretells of a configuration is what the run allocates, to the
+// byte.
+static void check_foretold(const char *name, int ranks, const char *const *words) {
+    static struct prediction p;
+    struct plan_memory planned[MOST_RANKS];
+    struct train_config *config = calloc(1, sizeof *config);
+    struct comm *ends[MOST_RANKS] = {NULL};
+    struct comm_options options = {.watchdog_seconds = 60};
+    struct rank rank[MOST_RANKS];
+    pthread_t thread[MOST_RANKS];
+    struct text lines = {0};
+    struct err err = {0};
+    fixture_config(config, test_temp_dir(), name, words);
+    p = (struct prediction){.ranks = ranks, .threads = 1};
+    CHECK_OK(catalogue_open(&p.file.catalogue, &err), err);
+    CHECK_OK(catalogue_cluster(p.file.catalogue, "genoa-hdr", &p.machine.cluster, &err), err);
+    CHECK_OK(predict_job(config, &p, &err), err);
+    CHECK_OK(plan_memory(&p.job, planned, &err), err);
+    if (ranks > 1) CHECK_OK(comm_open_threads(ends, ranks, &options, &err), err);
+    log_to(gather, &lines, LOG_INFO);
+    for (int i = 0; i < ranks; i++) {
+        rank[i] = (struct rank){.comm = ends[i], .config = calloc(1, sizeof *rank[i].config)};
+        fixture_config(rank[i].config, test_temp_dir(), name, words);
+        CHECK_EQ_INT(pthread_create(&thread[i], NULL, train, &rank[i]), 0);
+    }
+    for (int i = 0; i < ranks; i++) pthread_join(thread[i], NULL);
+    log_to(NULL, NULL, LOG_INFO);
+    for (int i = 0; i < ranks; i++) {
+        if (rank[i].status != 0) test_fail(__FILE__, __LINE__, "%s: %s", name, rank[i].err.text);
+        int pp = p.job.layout.mesh.size[MESH_PP] > 1 ? i : 0; // the tests' ranks lie along one axis
+        CHECK_EQ_INT((uint64_t)planned[pp].allocated, rank[i].result.allocated_bytes);
+        free(rank[i].config);
+    }
+    catalogue_close(p.file.catalogue);
+    free(config);
+    text_free(&lines);
+}
+
+TEST(memory_of_a_configuration_is_foretold_to_the_byte) {
+    check_foretold("one", 1, WORDS("train.stop_at=1"));
+    check_foretold("full", 1, WORDS("train.stop_at=1", "train.recompute=full"));
+    check_foretold("stages", 2, WORDS("train.stop_at=1", "parallel.pp=2"));
+    check_foretold(
+        "shards", 2,
+        WORDS("train.stop_at=1", "zero.gathers_in_flight=1", "parallel.dp=2", "parallel.zero=3"));
+    check_foretold("experts", 1,
+                   WORDS("train.stop_at=1", "model.experts=4", "model.top_k=2",
+                         "model.expert_ffn=32", "moe.wave=256"));
 }
