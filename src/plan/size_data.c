@@ -66,7 +66,23 @@ int size_data(const struct size_data *in, struct size_sheet *out, struct err *er
     line = size_put(out, "data", "operations_at_start", in->workers * in->operations, "");
     size_note(line, NAN, "at once, when all workers open their first shard");
     put_limits(in, bytes, opens, out);
+    put_shard_sizes(in, out);
     return 0;
+}
+
+// The same data in other shards.
+static void put_shard_sizes(const struct size_data *in, struct size_sheet *out) {
+    static const struct {
+        const char *name;
+        double tokens;
+    } sizes[] = {{"1M_tokens", 1e6}, {"10M_tokens", 1e7}, {"100M_tokens", 1e8}, {"1G_tokens", 1e9}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        double opens = in->tokens_per_second / sizes[i].tokens * in->operations;
+        struct size_line *line =
+            size_put(out, "operations by shard size", sizes[i].name, opens, "/s");
+        size_note(line, NAN, "%.4g MB each; %.4g/s if every worker opens all",
+                  sizes[i].tokens * size_token_bytes(in->vocab) / 1e6, opens * in->workers);
+    }
 }
 
 double size_saving(double dollars, double gain) {

@@ -42,6 +42,7 @@ TEST(size_data_worked) {
     CHECK_CLOSE(value(&sheet, "data", "if_every_worker_opens_all"), 41943, 0.001);
     CHECK_CLOSE(value(&sheet, "data", "share_if_every_worker_opens_all"), 0.839, 0.001);
     CHECK_CLOSE(value(&sheet, "data", "mfu_6n"), 3.48, 0.002);
+    CHECK_CLOSE(value(&sheet, "operations by shard size", "100M_tokens"), 0.042, 0.001);
     CHECK_CONTAINS(size_find(&sheet, "data", "mfu_6n")->note, "no machine");
 }
 
@@ -182,6 +183,37 @@ TEST(size_rlhf_textbook_split) {
     catalogue_close(catalogue);
 }
 
+// On few accelerators the pools do not fit, adapters on a shared base do, and all models in turn.
+TEST(size_rlhf_sharing) {
+    struct size_rlhf in;
+    struct model_config models[2];
+    struct catalogue *catalogue;
+    struct accelerator accelerator;
+    struct size_sheet sheet = {0};
+    struct err err = {0};
+    static const char lora[] = "balanced split, LoRA on a shared base";
+    rlhf_textbook(&in, models, &catalogue, &accelerator);
+    in.accelerators = 56;
+    CHECK_OK(size_rlhf(&in, &sheet, &err), err);
+    // rollout 8, reward 4, reference 8, value 8, update 2 x 16 for 1,270 GB of 1,236 at 16
+    CHECK_CLOSE(value(&sheet, "balanced split", "needed"), 60, 0);
+    CHECK(!size_find(&sheet, "balanced split", "update"));
+    CHECK_CLOSE(value(&sheet, lora, "reference"), 0, 0);
+    double sum = value(&sheet, lora, "idle");
+    for (int p = 0; p < SIZE_POOLS; p++)
+        sum += value(&sheet, lora, size_pool_name((enum size_pool)p));
+    CHECK_CLOSE(sum, 56, 0);
+    double turn = value(&sheet, "all in turn, offloaded", "moving");
+    for (int p = 0; p < SIZE_POOLS; p++)
+        turn += value(&sheet, "all in turn, offloaded", size_pool_name((enum size_pool)p));
+    CHECK_CLOSE(value(&sheet, "all in turn, offloaded", "iteration"), turn, 1e-12);
+    // an update of 6 N on all accelerators
+    double tokens = 1024 * 1536.0, n = (double)flops_matmul_params(in.policy);
+    CHECK_CLOSE(value(&sheet, "all in turn, offloaded", "update"),
+                6 * n * tokens / (56 * accelerator.dense[HARDWARE_BF16].value * 0.4), 1e-9);
+    catalogue_close(catalogue);
+}
+
 // 70B in BF16 over 8 H100: 141 GB / 26.8 TB/s = 5.3 ms for one sequence; a token's cache of 80
 // layers with 8 heads of 128 is 327,680 bytes.
 TEST(size_decoding) {
@@ -241,10 +273,11 @@ TEST(size_rlhf_refuses) {
     CHECK_CONTAINS(err.text, "reference replica of 1 h100-sxm");
     CHECK_CONTAINS(err.text, "expected 2 accelerators");
     bad = in;
-    bad.accelerators = 32;
+    bad.accelerators = 16; // 18 bytes of 70.55B are 1,270 GB
     err = (struct err){0};
     CHECK_EQ_INT(size_rlhf(&bad, &sheet, &err), -1);
-    CHECK_CONTAINS(err.text, "five pools need");
+    CHECK_CONTAINS(err.text, "states are 1270 GB");
+    CHECK_CONTAINS(err.text, "even with the models in turn");
     bad = in;
     bad.share[POOL_VALUE] = 0.1;
     err = (struct err){0};
