@@ -1,4 +1,5 @@
 // Prices the rows of a table. See validate.h; sums over sources are in validate_sums.c.
+#include "plan/search.h"
 #include "plan/validate_parts.h"
 #include "plan/validate_sums.h"
 #include <math.h>
@@ -71,13 +72,13 @@ static void take_parts(const struct job *job, const struct estimate *e, struct v
 static void predict_memory(const struct job *job, struct validated *v) {
     struct plan_memory ranks[LAYOUT_MAX_STAGES];
     struct err err = {0};
-    v->fits = true;
+    v->fits = v->offered = true;
     if (plan_memory(job, ranks, &err) != 0) return;
+    double capacity = job->cluster.accelerator.memory_bytes.value;
     int count = job->layout.mesh.size[MESH_PP];
-    for (int r = 0; r < count; r++) {
-        v->memory_total = fmax(v->memory_total, ranks[r].total);
-        if (ranks[r].total > job->cluster.accelerator.memory_bytes.value) v->fits = false;
-    }
+    for (int r = 0; r < count; r++) v->memory_total = fmax(v->memory_total, ranks[r].total);
+    v->fits = v->memory_total <= capacity;
+    v->offered = v->memory_total <= SEARCH_FILL * capacity;
     v->memory = published_memory(v->row);
     v->memory_predicted = published_memory_planned(v->row, ranks, count);
 }

@@ -93,7 +93,8 @@ struct validated {
     double memory_total;             // predicted need of the fullest rank
     int gpus, group;                 // rows that differ in layout only; -1: alone
     enum engine_recompute recompute;
-    bool ran_out, fits; // the run ended for want of memory; predicted to fit
+    bool ran_out;       // the run ended for want of memory
+    bool fits, offered; // predicted to fit; with the room that the planner leaves
 };
 
 struct validate_source { // one source_id

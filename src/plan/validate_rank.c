@@ -64,7 +64,8 @@ static double measured(const struct validation *v, int row) {
     return sum / n;
 }
 
-// A planner offers what fits: the quickest of those, or of all when none is predicted to fit.
+// The planner offers what fits with the room that it leaves: the quickest of those, or of all when
+// none is predicted to fit.
 static double regret(const struct validation *v, int group) {
     int pick = -1;
     double best = INFINITY;
