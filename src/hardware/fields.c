@@ -161,7 +161,7 @@ static const struct field stack_fields[] = {
     {.key = "selective", .kind = FIELD_CHOICE, .names = selective_names, .offset = offsetof(struct stack, selective)},
     FIGURE(struct stack, launch_seconds, "launch_seconds", UNIT_SECONDS, 5e-6),
     FIGURE(struct stack, step_seconds, "step_seconds", UNIT_SECONDS, 0),
-    FIGURE(struct stack, shard_seconds, "shard_seconds", UNIT_SECONDS, 0),
+    FIGURE(struct stack, shard_copies, "shard_copies", UNIT_NUMBER, 0),
     {.key = "gradient", .kind = FIELD_CHOICE, .names = dtype_names, .offset = offsetof(struct stack, gradient)},
     {.key = "reduce", .kind = FIELD_CHOICE, .names = dtype_names, .offset = offsetof(struct stack, reduce)},
     BOOL(struct stack, masters, "masters"),

@@ -202,8 +202,10 @@ static int open_estimate(const struct job *job, bool time_only, struct estimate 
     e->stages = calloc((size_t)e->stage_count, sizeof *e->stages);
     e->updates = calloc((size_t)e->rank_count, sizeof *e->updates);
     if (!e->stages || !e->updates) return err_set(err, ERR_MEMORY, "plan: no memory for a step");
-    if (estimate_stages(job, e->stages, err) != 0 || estimate_updates(job, e->updates, err) != 0)
-        return -1;
+    if (estimate_price_stages(job, e->stages, err) != 0) return -1;
+    struct estimate_view view;
+    estimate_view_open(&view, job);
+    for (int r = 0; r < e->rank_count; r++) estimate_update_of(&view, r, &e->updates[r]);
     return estimate_open_lists(job, job->stack->own && !time_only, &e->pipeline, err);
 }
 

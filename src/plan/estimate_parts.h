@@ -22,6 +22,10 @@ struct estimate_unit {
     double forward, backward, weight; // seconds of compute; backward: without the weight half
     struct job_elements elements;
 };
+// A micro-batch's residual stream to the next stage, or its gradient back.
+double estimate_send_seconds(struct estimate_view *view);
+// estimate_stages without job_check; of a job that was checked.
+int estimate_price_stages(const struct job *job, struct estimate_stage *stages, struct err *err);
 // Messages of states: what travels with each micro-batch and what travels once.
 void estimate_states(struct estimate_view *view, const struct estimate_unit *units, int count,
                      int stage, struct estimate_stage *out);

@@ -85,8 +85,7 @@ static void add(struct estimate_stage *stage, const struct priced *p, struct job
     };
 }
 
-// A micro-batch's residual stream to the next stage, or its gradient back.
-static double send_seconds(struct estimate_view *view) {
+double estimate_send_seconds(struct estimate_view *view) {
     const struct job *job = view->job;
     const struct mesh *mesh = &job->layout.mesh;
     double tokens = (double)job->rows * job->context / mesh->size[MESH_CP], gather = 0;
@@ -107,7 +106,7 @@ static void finish(struct estimate_view *view, int stage, struct estimate_stage 
     out->weight = p[COST_WEIGHT].seconds;
     out->backward = out->whole.seconds + out->shard_backward;
     if (job->layout.mesh.size[MESH_PP] == 1) return;
-    double seconds = send_seconds(view);
+    double seconds = estimate_send_seconds(view);
     if (stage + 1 < layout_stages(&job->layout)) out->send_forward = seconds;
     if (stage > 0) out->send_backward = seconds;
 }
@@ -140,7 +139,10 @@ static int price_stage(struct pricing *w, int stage, struct estimate_stage *out,
 }
 
 int estimate_stages(const struct job *job, struct estimate_stage *stages, struct err *err) {
-    if (job_check(job, err) != 0) return -1;
+    return job_check(job, err) == 0 ? estimate_price_stages(job, stages, err) : -1;
+}
+
+int estimate_price_stages(const struct job *job, struct estimate_stage *stages, struct err *err) {
     struct pricing *w = malloc(sizeof *w);
     if (!w) return err_set(err, ERR_MEMORY, "plan: no memory to price a step");
     estimate_view_open(&w->view, job);

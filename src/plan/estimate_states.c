@@ -220,8 +220,8 @@ void estimate_update_of(struct estimate_view *view, int rank, struct estimate_up
         out->partial = estimate_message(view, GROUP_TP, NETWORK_ALL_REDUCE,
                                         all.vectors * estimate_gradient_bytes(view));
     if (l->zero > 0)
-        out->host += view->stack.shard_seconds.value * tensor_count(job, rank) *
-                     (shard_ranks(job, false) - 1);
+        out->host += view->stack.shard_copies.value * tensor_count(job, rank) *
+                     (shard_ranks(job, false) - 1) * job->cluster.accelerator.kernel_seconds.value;
     out->norm = estimate_message(view, GROUP_WORLD, NETWORK_ALL_REDUCE, sizeof(double));
     if ((l->zero == 1 || l->zero == 2) && !view->stack.overlap_gather)
         out->gather = gather_seconds(view, all);
