@@ -42,6 +42,21 @@ static void put_limits(const struct size_data *in, double bytes, double partitio
         size_note(line, NAN, "partition the shards over workers, or make them larger");
 }
 
+// The same data in other shards.
+static void put_shard_sizes(const struct size_data *in, struct size_sheet *out) {
+    static const struct {
+        const char *name;
+        double tokens;
+    } sizes[] = {{"1M_tokens", 1e6}, {"10M_tokens", 1e7}, {"100M_tokens", 1e8}, {"1G_tokens", 1e9}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        double opens = in->tokens_per_second / sizes[i].tokens * in->operations;
+        struct size_line *line =
+            size_put(out, "operations by shard size", sizes[i].name, opens, "/s");
+        size_note(line, NAN, "%.4g MB each; %.4g/s if every worker opens all",
+                  sizes[i].tokens * size_token_bytes(in->vocab) / 1e6, opens * in->workers);
+    }
+}
+
 int size_data(const struct size_data *in, struct size_sheet *out, struct err *err) {
     if (check_data(in, err) != 0) return -1;
     int token_bytes = size_token_bytes(in->vocab);
@@ -68,21 +83,6 @@ int size_data(const struct size_data *in, struct size_sheet *out, struct err *er
     put_limits(in, bytes, opens, out);
     put_shard_sizes(in, out);
     return 0;
-}
-
-// The same data in other shards.
-static void put_shard_sizes(const struct size_data *in, struct size_sheet *out) {
-    static const struct {
-        const char *name;
-        double tokens;
-    } sizes[] = {{"1M_tokens", 1e6}, {"10M_tokens", 1e7}, {"100M_tokens", 1e8}, {"1G_tokens", 1e9}};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        double opens = in->tokens_per_second / sizes[i].tokens * in->operations;
-        struct size_line *line =
-            size_put(out, "operations by shard size", sizes[i].name, opens, "/s");
-        size_note(line, NAN, "%.4g MB each; %.4g/s if every worker opens all",
-                  sizes[i].tokens * size_token_bytes(in->vocab) / 1e6, opens * in->workers);
-    }
 }
 
 double size_saving(double dollars, double gain) {
