@@ -98,7 +98,7 @@ static double quickest_tiles(const struct accelerator *a, enum hardware_precisio
 static double misalignment(const struct matrix *x, double bytes) {
     const double vector = 16 / bytes, line = 128 / bytes;
     double k = (double)x->k, n = (double)x->n;
-    if (fmod(k, vector) != 0 || fmod(n, vector) != 0) return x->batch > 1 ? 14 : 2;
+    if (fmod(k, vector) != 0 || fmod(n, vector) != 0) return x->batch > 1 ? 8 : 2;
     return x->batch == 1 && (fmod(k, line) != 0 || fmod(n, line) != 0) ? 1.15 : 1;
 }
 

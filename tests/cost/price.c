@@ -17,19 +17,19 @@ TEST(a_large_product_reaches_the_sustained_rate) {
 TEST(a_product_one_tile_wider_than_a_wave_takes_two) {
     struct accelerator a = test_accelerator();
     a.tile_count = 1;
-    double one = price_product(&a, HARDWARE_BF16, 2560, 1280, 240, 1);
-    double more = price_product(&a, HARDWARE_BF16, 2568, 1280, 240, 1);
+    double one = price_product(&a, HARDWARE_BF16, 2560, 1280, 256, 1);
+    double more = price_product(&a, HARDWARE_BF16, 2568, 1280, 256, 1);
     CHECK_CLOSE((more - 2e-6) / (one - 2e-6), 2, 1e-9);
     // the next row costs nothing
-    CHECK_CLOSE(price_product(&a, HARDWARE_BF16, 2816, 1280, 240, 1), more, 1e-12);
+    CHECK_CLOSE(price_product(&a, HARDWARE_BF16, 2816, 1280, 256, 1), more, 1e-12);
 }
 
-// One tile on each processor: 2 x 256 x 128 x (240 + 64, of k in steps of 32) at 2.7 TFLOP/s.
+// One tile on each processor: 2 x 256 x 128 x (256 + 64) at 2.7 TFLOP/s.
 TEST(a_wave_as_worked_by_hand) {
     struct accelerator a = test_accelerator();
     a.tile_count = 1;
     double expected = 2.0 * 256 * 128 * (256 + 64) / (300e12 * 0.9 / 100) + 2e-6;
-    CHECK_CLOSE(price_product(&a, HARDWARE_BF16, 2560, 1280, 240, 1) / expected, 1, 1e-9);
+    CHECK_CLOSE(price_product(&a, HARDWARE_BF16, 2560, 1280, 256, 1) / expected, 1, 1e-9);
 }
 
 TEST(small_tiles_help_small_products) {
@@ -63,11 +63,14 @@ TEST(forms_turn_the_product) {
                 price_product(&a, HARDWARE_BF16, 3072, 768, 4096, 1), 1e-12);
 }
 
-TEST(rows_off_sixteen_bytes_cost_more) {
+TEST(rows_off_sixteen_bytes_cost_more_and_off_lines_a_little) {
     struct accelerator a = test_accelerator();
     double even = price_product(&a, HARDWARE_BF16, 4096, 4096, 4096, 1);
     CHECK(price_product(&a, HARDWARE_BF16, 4096, 4096, 4095, 1) > 1.3 * even);
     CHECK(price_product(&a, HARDWARE_BF16, 4096, 4095, 4096, 1) > 1.3 * even);
+    CHECK(price_product(&a, HARDWARE_BF16, 4096, 4096, 4096 - 8, 1) > 1.1 * even);
+    double heads = price_product(&a, HARDWARE_BF16, 2048, 2048, 112, 64);
+    CHECK(price_product(&a, HARDWARE_BF16, 2048, 2048, 108, 64) > 2 * heads);
 }
 
 TEST(a_thin_product_is_bound_by_memory) {
