@@ -11,6 +11,7 @@ struct layer_shape {
     double tokens;             // of a micro-batch on this rank
     double rows;               // of them in the residual stream: cut under sequence parallelism
     double element;            // bytes
+    double input;              // of an element of a product's input, as backward reads it
     bool experts;
     enum engine_recompute mode;
     struct plan_layer *out;
@@ -32,9 +33,10 @@ static bool redoes_norms(const struct layer_shape *s) {
            (s->mode == RECOMPUTE_SELECTIVE && s->job->stack->selective == STACK_SELECTIVE_OWN);
 }
 
-static void keep_norm(struct layer_shape *s, const char *name) {
+// What a norm writes is a product's input; before experts the router and their messages read it.
+static void keep_norm(struct layer_shape *s, const char *name, bool routed) {
     if (redoes_norms(s)) return;
-    keep(s, name, residual(s));
+    keep(s, name, s->rows * s->whole->hidden * (routed ? s->element : s->input));
     // RMSNorm out of single operations keeps its input and what it normalised in FP32.
     if (!s->job->stack->fused_norm && s->whole->norm == NORM_RMS)
         keep(s, "norm in parts", s->rows * s->whole->hidden * 8);
@@ -52,7 +54,7 @@ static void keep_attention(struct layer_shape *s) {
     const struct model_config *c = &s->local;
     double t = s->tokens * s->element;
     double q = (double)model_q_width(c), kv = (double)model_kv_width(c);
-    keep_norm(s, "norm1");
+    keep_norm(s, "norm1", false);
     if (model_is_latent(c)) {
         // Latents before and after their norms; queries and keys are put together from a part that
         // is rotated and one that is not, so that what the products gave is free.
@@ -65,6 +67,8 @@ static void keep_attention(struct layer_shape *s) {
     }
     if (s->mode == RECOMPUTE_NONE) keep(s, "scores", scores_bytes(s));
     keep(s, "attention", t * (double)model_value_width(c));
+    if (s->input < s->element) // the projection's own copy
+        keep(s, "attention narrow", s->tokens * s->input * (double)model_value_width(c));
     if (s->job->stack->flash_attention) keep(s, "lse", s->tokens * c->heads * 4);
     if (s->job->dropout > 0) keep(s, "mask1", s->rows * s->whole->hidden);
 }
@@ -75,7 +79,7 @@ static void keep_mlp(struct layer_shape *s) {
     if (s->mode == RECOMPUTE_SELECTIVE_MLP) return;
     keep(s, "up", t * up * c->ffn);
     if (redoes_norms(s)) return;
-    keep(s, "activated", t * c->ffn);
+    keep(s, "activated", s->tokens * s->input * c->ffn);
     if (!s->job->stack->fused_activation && c->activation == ACTIVATION_SWIGLU)
         keep(s, "gate activated", t * c->ffn);
 }
@@ -84,14 +88,14 @@ static void keep_mlp(struct layer_shape *s) {
 static void keep_experts(struct layer_shape *s) {
     const struct model_config *c = &s->local;
     double rows = s->tokens * c->top_k * s->job->imbalance, experts = s->whole->experts;
-    double shared = s->tokens * s->element * c->shared_ffn;
+    double shared = s->tokens * c->shared_ffn;
     keep(s, "router", s->tokens * experts * (2 * 4 + 1)); // logits and scores FP32, choices
-    keep(s, "rows of experts", rows * s->whole->hidden * s->element);
+    keep(s, "rows of experts", rows * s->whole->hidden * s->input);
     if (s->mode == RECOMPUTE_SELECTIVE_MLP) return;
     keep(s, "up of experts", rows * 2 * c->expert_ffn * s->element);
-    keep(s, "shared expert", (redoes_norms(s) ? 2 : 3) * shared);
+    keep(s, "shared expert", shared * (2 * s->element + (redoes_norms(s) ? 0 : s->input)));
     if (redoes_norms(s)) return;
-    keep(s, "activated of experts", rows * c->expert_ffn * s->element);
+    keep(s, "activated of experts", rows * c->expert_ffn * s->input);
 }
 
 // Every second product of those in a row (q, k, v, out, gate, up, down) keeps its output, and
@@ -116,7 +120,7 @@ static void keep_all(struct layer_shape *s) {
     }
     keep_attention(s);
     keep(s, "middle", residual(s));
-    keep_norm(s, "norm2");
+    keep_norm(s, "norm2", s->experts);
     if (s->experts)
         keep_experts(s);
     else
@@ -148,6 +152,20 @@ static double halved_bytes(const struct layer_shape *s) {
     return 4 * residual(s) + s->tokens * s->element * (wide + attention);
 }
 
+// Narrow products keep their inputs as they multiply them, NVFP4 with a scale for 16 elements.
+static double input_bytes(enum hardware_precision precision) {
+    switch (precision) {
+    case HARDWARE_FP32:
+        return 4;
+    case HARDWARE_FP8:
+        return 1;
+    case HARDWARE_FP4:
+        return 0.5 + 1.0 / 16;
+    default:
+        return 2;
+    }
+}
+
 void plan_layer_kept(const struct job *job, int layer, struct plan_layer *out) {
     const struct mesh *mesh = &job->layout.mesh;
     struct layer_shape s = {.job = job,
@@ -155,6 +173,7 @@ void plan_layer_kept(const struct job *job, int layer, struct plan_layer *out) {
                             .local = job->model,
                             .tokens = (double)job->rows * job->context / mesh->size[MESH_CP],
                             .element = job->precision == HARDWARE_FP32 ? 4 : 2,
+                            .input = input_bytes(job->precision),
                             .experts = model_layer_has_experts(&job->model, layer),
                             .mode = job->recompute,
                             .out = out};

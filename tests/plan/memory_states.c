@@ -308,3 +308,16 @@ TEST(plan_memory_bound_is_never_more_than_the_plan) {
                         bound_of_schedule(&job, presets[p], (enum pipeline_kind)kind);
                     }
 }
+
+// Products in FP8 keep their inputs in it; attention keeps its output in BF16 beside that.
+TEST(fp8_keeps_inputs_of_products_narrow) {
+    struct job job;
+    open_job(&job, &flash, "llama3-8b");
+    spread(&job, 1, 1, 1, 0);
+    struct plan_layer wide = layer_of(&job);
+    job.precision = HARDWARE_FP8;
+    struct plan_layer narrow = layer_of(&job);
+    double h = job.model.hidden, saved = 2 * h + job.model.ffn - h; // two norms, gate x up; output
+    CHECK_CLOSE(wide.kept_bytes - narrow.kept_bytes, 4096 * saved, 1e-12);
+    CHECK_CLOSE(kept(&narrow, "input"), kept(&wide, "input"), 1e-12);
+}
