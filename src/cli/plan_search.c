@@ -32,6 +32,7 @@ static const char usage[] =
     "  --stack NAME         the training program, weft or one that weft hardware stacks lists\n"
     "  --imbalance X        experts: the busiest rank's tokens over the mean (1)\n"
     "  --threads N          CPU: of a rank\n"
+    "  --fill SHARE         of an accelerator's memory that may be taken (0.93; CPU: 1)\n"
     "  --checkpoint-every S seconds between two checkpoints, to be judged\n"
     "  --top N              answers (5)\n"
     "  --every              answers may differ in details only; else one per tp, pp, cp, ep\n"
@@ -47,7 +48,7 @@ struct plan_options {
     const char *model, *cluster, *tokens, *precision, *stack, *emit, *data, *svg;
     const char *fixed[MOST_FIXED];
     int fixed_count, batch, context, threads, top;
-    double imbalance, checkpoint_seconds;
+    double imbalance, checkpoint_seconds, fill;
     bool every, json;
 };
 
@@ -84,6 +85,7 @@ static int read_options(struct plan_options *o, int argc, char **argv, struct er
         {"--imbalance", OPTION_NUMBER, &o->imbalance, 0},
         {"--threads", OPTION_THREADS, &o->threads, 1},
         {"--checkpoint-every", OPTION_NUMBER, &o->checkpoint_seconds, 0},
+        {"--fill", OPTION_NUMBER, &o->fill, 0},
         {"--top", OPTION_COUNT, &o->top, 1},
         {"--every", OPTION_FLAG, &o->every, 0},
         {"--emit", OPTION_TEXT, &o->emit, 0},
@@ -181,6 +183,7 @@ static int fill_request(const struct plan_options *o, struct plan_inputs *in, st
     s->cluster = &in->cluster;
     s->imbalance = o->imbalance;
     s->threads = o->threads;
+    s->fill = o->fill;
     s->best = o->top;
     s->every = o->every;
     return 0;
@@ -189,6 +192,11 @@ static int fill_request(const struct plan_options *o, struct plan_inputs *in, st
 static int open_inputs(const struct plan_options *o, struct plan_inputs *in, struct err *err) {
     if (o->imbalance != 0 && !(o->imbalance >= 1))
         return err_set(err, ERR_USAGE, "plan: --imbalance %g: expected 1 or more", o->imbalance);
+    if (o->fill < 0 || o->fill > 1)
+        return err_set(err, ERR_USAGE, "plan: --fill %g: expected a share, 0 to 1", o->fill);
+    if (o->checkpoint_seconds < 0)
+        return err_set(err, ERR_USAGE, "plan: --checkpoint-every %g: expected 0 seconds or more",
+                       o->checkpoint_seconds);
     if (o->data && !o->emit)
         return err_set(err, ERR_USAGE, "plan: --data is for the file of --emit");
     if (plan_model_read(o->model, &in->model, err) != 0 ||

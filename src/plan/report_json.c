@@ -176,6 +176,7 @@ static json_t *cluster_json(const struct report *report) {
     set_count(out, "per_node", c->per_node);
     set_count(out, "domain", c->domain);
     set_number(out, "memory_bytes", c->accelerator.memory_bytes.value);
+    set_number(out, "memory_limit_bytes", search_capacity(&report->request->search));
     if (c->price_per_hour.origin != FIGURE_ABSENT)
         set_number(out, "price_per_hour", c->price_per_hour.value);
     if (c->failures_per_node_day.origin != FIGURE_ABSENT)

@@ -63,9 +63,9 @@ static int put_search(const struct report *report, struct text *out) {
     char a[32], b[32], c[32], d[32];
     int failed = text_printf(
         out,
-        "\nSearched %s layouts of %s ways to cut the accelerators in %.2f s: %s planned to the "
-        "byte, %s simulated\n",
-        text_count(r->layouts, a), text_count(r->meshes - total(r->rejected_meshes), b), r->seconds,
+        "\nSearched %s layouts of %s ways to cut the accelerators: %s planned to the byte, %s "
+        "simulated\n",
+        text_count(r->layouts, a), text_count(r->meshes - total(r->rejected_meshes), b),
         text_count(r->planned, c), text_count(r->estimated, d));
     for (int k = 0; k < SEARCH_REASONS && !failed; k++)
         if (r->rejected_meshes[k] > 0)
