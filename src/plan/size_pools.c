@@ -261,8 +261,7 @@ static void put_rollout(const struct pools *w, struct size_sheet *out) {
     size_put(out, "rollout", "sequences_that_fit", g.most_sequences, "");
     struct size_line *line = size_put(out, "rollout", "sequences_of_a_replica", batch, "");
     size_note(line, NAN, "%d samples over %.0f replicas", in->samples, replicas);
-    size_put(out, "rollout", "decode_one_sequence",
-             size_decode_seconds(g.weight_bytes, g.kv_bytes, 1, prompt, g.bandwidth), "s");
+    size_put(out, "rollout", "decode_one_sequence", size_token_seconds(&g, 1, prompt), "s");
     line =
         size_put(out, "rollout", "decode_first_token", size_token_seconds(&g, batch, prompt), "s");
     size_note(line, NAN, "(weights + cache read) / memory bandwidth of %d accelerators",

@@ -3,6 +3,7 @@
 #include "model/flops.h"
 #include "plan/size.h"
 #include "plan/size_parts.h"
+#include <math.h>
 
 enum { TRAINED_BYTES = 18, FROZEN_BYTES = 2 };
 
@@ -62,14 +63,23 @@ void size_generator_of(const struct size_rlhf *in, struct size_generator *out) {
                                 .bandwidth = count * a->memory_bandwidth.value,
                                 .rate = count * a->dense[HARDWARE_BF16].value,
                                 .flops_per_token = 2 * (double)flops_matmul_params(in->policy)};
+    if (in->policy->experts > in->policy->top_k) {
+        double idle = (double)(flops_all_params(in->policy) - flops_active_params(in->policy));
+        out->missed = 1 - (double)in->policy->top_k / in->policy->experts;
+        out->expert_bytes = FROZEN_BYTES * idle / out->missed;
+    }
     // a tenth is left to activations, buffers and the allocator
     double room = 0.9 * count * a->memory_bytes.value - out->weight_bytes;
     out->most_sequences = room > 0 ? (int)(room / (out->kv_bytes * tokens)) : 0;
 }
 
+double size_weights_read(const struct size_generator *g, double sequences) {
+    return g->weight_bytes - g->expert_bytes * pow(g->missed, sequences);
+}
+
 double size_token_seconds(const struct size_generator *g, double sequences, double context) {
-    double read =
-        size_decode_seconds(g->weight_bytes, g->kv_bytes, sequences, context, g->bandwidth);
+    double read = size_decode_seconds(size_weights_read(g, sequences), g->kv_bytes, sequences,
+                                      context, g->bandwidth);
     double compute = sequences * g->flops_per_token / g->rate;
     return read > compute ? read : compute;
 }

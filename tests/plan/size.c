@@ -2,6 +2,7 @@
 #include "plan/size.h"
 #include "model/flops.h"
 #include "plan/inputs.h"
+#include "plan/size_parts.h"
 #include "test.h"
 #include <math.h>
 #include <string.h>
@@ -180,6 +181,26 @@ TEST(size_rlhf_textbook_split) {
     CHECK_CLOSE(sum, 512, 0);
     CHECK(value(&sheet, "balanced split", "iteration_overlapped") <
           value(&sheet, "balanced split", "iteration_in_turn"));
+    catalogue_close(catalogue);
+}
+
+// A token of Mixtral visits 2 of 8 experts; 64 tokens nearly all.
+TEST(size_decoding_reads_visited_experts) {
+    struct size_rlhf in;
+    struct model_config models[2], mixtral = model("mixtral-8x7b");
+    struct catalogue *catalogue;
+    struct accelerator accelerator;
+    struct size_generator g;
+    rlhf_textbook(&in, models, &catalogue, &accelerator);
+    size_generator_of(&in, &g);
+    CHECK_CLOSE(size_weights_read(&g, 1), g.weight_bytes, 1e-12); // dense: all
+    in.policy = &mixtral;
+    size_generator_of(&in, &g);
+    CHECK_CLOSE(size_weights_read(&g, 1), 2 * (double)flops_active_params(&mixtral), 1e-9);
+    double experts = 32.0 * 8 * 3 * 4096 * 14336 * 2;
+    CHECK_CLOSE(g.expert_bytes, experts, 1e-9);
+    CHECK_CLOSE(size_weights_read(&g, 2), g.weight_bytes - experts * 0.75 * 0.75, 1e-9);
+    CHECK_CLOSE(size_weights_read(&g, 64), g.weight_bytes, 1e-6);
     catalogue_close(catalogue);
 }
 
