@@ -101,6 +101,12 @@ static int print_interval(const struct runs_report *p, struct text *out) {
                               "            raised from %.4g s: a snapshot takes %.4g s to write, "
                               "and the next one would wait for it\n",
                               r->interval_seconds, r->persist_seconds);
+    if (r->interval_seconds > c->interval.seconds + r->step_seconds)
+        failed |=
+            text_printf(out,
+                        "            the run is shorter than the %.4g s asked for: it saves at "
+                        "its end\n",
+                        r->interval_seconds);
     if (isinf(c->mtbf_seconds))
         return failed | text_puts(out, "            without failures it is best to save once, at "
                                        "the end\n");

@@ -68,6 +68,9 @@ TEST(simulate_interval_is_raised_and_said) {
     snprintf(line, sizeof line, "%s --interval 30 --runs 5", usual);
     CHECK_EQ_INT(run(out, sizeof out, line), 0);
     CHECK_CONTAINS(out, "raised from 30 s: a snapshot takes 90 s to write");
+    snprintf(line, sizeof line, "%s --interval 40d --runs 5", usual);
+    CHECK_EQ_INT(run(out, sizeof out, line), 0);
+    CHECK_CONTAINS(out, "the run is shorter than");
 }
 
 TEST(simulate_reads_files) {
@@ -101,6 +104,38 @@ TEST(simulate_reads_files) {
              WEFT_SOURCE_DIR);
     CHECK_EQ_INT(run(out, sizeof out, line), 0);
     CHECK_CONTAINS(out, "64 nodes of 8");
+}
+
+// From a model and a cluster to a run of weeks, and all pictures on the way.
+TEST(plan_to_run_with_pictures) {
+    static const char *const pictures[] = {"waterfall.svg",    "memory.svg",         "timeline.svg",
+                                           "scaling-weak.svg", "scaling-strong.svg", "cost.svg",
+                                           "interval.svg"};
+    char out[16384], line[2048], path[1024], folder[512];
+    struct err err = {0};
+    snprintf(folder, sizeof folder, "%s/pictures", test_temp_dir());
+    snprintf(line, sizeof line,
+             "plan llama3-8b h100-sxm:8 --global-batch 32 --context 2048 --top 2 --svg %s --json > "
+             "%s/plan.json",
+             folder, test_temp_dir());
+    CHECK_EQ_INT(run(out, sizeof out, line), 0);
+    for (size_t i = 0; i < sizeof pictures / sizeof pictures[0]; i++) {
+        char *svg;
+        size_t bytes;
+        CHECK_OK(file_join(path, sizeof path, folder, pictures[i], &err), err);
+        CHECK_OK(file_read(path, 0, &svg, &bytes, &err), err);
+        CHECK(strncmp(svg, "<svg ", 5) == 0 && strstr(svg, "</svg>"));
+        CHECK(!strstr(svg, "nan") && bytes < 200000);
+        CHECK_CONTAINS(svg, "llama3-8b on h100-sxm:8");
+        free(svg);
+    }
+    snprintf(line, sizeof line, "simulate run %s/plan.json --runs 20 --json", test_temp_dir());
+    CHECK_EQ_INT(run(out, sizeof out, line), 0);
+    json_t *json = json_loads(out, 0, NULL);
+    CHECK(json);
+    CHECK_CLOSE(number(json, "run", "nodes"), 1, 0);
+    CHECK(number(json, "run", "steps") > 1000);
+    json_decref(json);
 }
 
 TEST(simulate_snapshot_of_a_model) {
