@@ -115,7 +115,8 @@ TEST(plan_to_run_with_pictures) {
     struct err err = {0};
     snprintf(folder, sizeof folder, "%s/pictures", test_temp_dir());
     snprintf(line, sizeof line,
-             "plan llama3-8b h100-sxm:8 --global-batch 32 --context 2048 --top 2 --svg %s --json > "
+             "plan llama3-8b h100-sxm:8 --global-batch 32 --context 2048 --top 2 --fix tp=2,pp=2 "
+             "--svg %s --json > "
              "%s/plan.json",
              folder, test_temp_dir());
     CHECK_EQ_INT(run(out, sizeof out, line), 0);
