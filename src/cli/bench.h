@@ -9,6 +9,7 @@ int bench_hosts(int argc, char **argv);
 int bench_link(int argc, char **argv);
 int bench_loader(int argc, char **argv);
 int bench_overlap(int argc, char **argv);
+int bench_predict(int argc, char **argv);
 int bench_ranks(int argc, char **argv);
 int bench_schedule(int argc, char **argv);
 int bench_step(int argc, char **argv);

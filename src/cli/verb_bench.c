@@ -21,6 +21,7 @@ static const struct bench {
     {"loader", bench_loader, "micro-batches from shards, in every mode and order"},
     {"overlap", bench_overlap,
      "how much of the traffic of data parallelism hides behind compute on a slow link"},
+    {"predict", bench_predict, "predictions from bench hardware beside runs on this machine"},
     {"ranks", bench_ranks, "a step by one process of several threads, and by ranks of one thread"},
     {"schedule", bench_schedule,
      "step time of every pipeline schedule in slow motion, and its simulation"},
