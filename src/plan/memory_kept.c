@@ -12,6 +12,7 @@ struct layer_shape {
     double rows;               // of them in the residual stream: cut under sequence parallelism
     double element;            // bytes
     double input;              // of an element of a product's input, as backward reads it
+    double expert_rows, expert_ffn; // rows of a rank's experts, and their local width
     bool experts;
     enum engine_recompute mode;
     struct plan_layer *out;
@@ -87,27 +88,29 @@ static void keep_mlp(struct layer_shape *s) {
 // Rows go to top_k experts each; with even routing every rank gets as many as it sends.
 static void keep_experts(struct layer_shape *s) {
     const struct model_config *c = &s->local;
-    double rows = s->tokens * c->top_k * s->job->imbalance, experts = s->whole->experts;
+    double rows = s->expert_rows, experts = s->whole->experts;
     double shared = s->tokens * c->shared_ffn;
-    keep(s, "router", s->tokens * experts * (2 * 4 + 1)); // logits and scores FP32, choices
+    keep(s, "router", s->rows * experts * (2 * 4 + 1)); // logits and scores FP32, choices
     keep(s, "rows of experts", rows * s->whole->hidden * s->input);
     if (s->mode == RECOMPUTE_SELECTIVE_MLP) return;
-    keep(s, "up of experts", rows * 2 * c->expert_ffn * s->element);
+    keep(s, "up of experts", rows * 2 * s->expert_ffn * s->element);
     keep(s, "shared expert", shared * (2 * s->element + (redoes_norms(s) ? 0 : s->input)));
     if (redoes_norms(s)) return;
-    keep(s, "activated of experts", rows * c->expert_ffn * s->input);
+    keep(s, "activated of experts", rows * s->expert_ffn * s->input);
 }
 
 // Every second product of those in a row (q, k, v, out, gate, up, down) keeps its output, and
 // attention does; all else is done again: torchtitan's selective recomputation by operation.
 static void keep_half(struct layer_shape *s) {
     const struct model_config *c = &s->local;
-    double t = s->tokens * s->element, up = s->experts ? 0 : c->ffn;
+    double t = s->tokens * s->element;
     keep(s, "q and v", t * (double)(model_q_width(c) + model_kv_width(c)));
     keep(s, "attention", t * (double)model_value_width(c));
     keep(s, "lse", s->tokens * c->heads * 4);
-    if (s->experts) up = (double)c->top_k * s->job->imbalance * c->expert_ffn + c->shared_ffn;
-    keep(s, "gate", t * up);
+    if (s->experts)
+        keep(s, "gate", t * c->shared_ffn + s->expert_rows * s->expert_ffn * s->element);
+    else
+        keep(s, "gate", t * c->ffn);
     keep(s, "down", residual(s));
 }
 
@@ -128,28 +131,24 @@ static void keep_all(struct layer_shape *s) {
     if (s->job->dropout > 0) keep(s, "mask2", s->rows * s->whole->hidden);
 }
 
-// Gradients of one block on their way: of the residual stream, of the widest product's output and
-// its input.
-static double gradient_bytes(const struct layer_shape *s) {
+// Outputs and inputs of the MLP's products, or of the experts', elements of a micro-batch.
+static double wide_elements(const struct layer_shape *s) {
     const struct model_config *c = &s->local;
-    double up = c->activation == ACTIVATION_SWIGLU ? 3.0 : 2.0, wide = up * c->ffn;
-    if (s->experts) {
-        wide = s->local.top_k * s->job->imbalance * (3.0 * c->expert_ffn + 2.0 * c->hidden);
-        wide += 3.0 * c->shared_ffn;
-    }
-    return 2 * residual(s) + s->tokens * s->element * wide;
+    double up = c->activation == ACTIVATION_SWIGLU ? 3.0 : 2.0;
+    if (!s->experts) return s->tokens * up * c->ffn;
+    return s->expert_rows * (3 * s->expert_ffn + 2.0 * c->hidden) + s->tokens * 3 * c->shared_ffn;
+}
+
+// Gradients of one block on their way, the residual stream's among them.
+static double gradient_bytes(const struct layer_shape *s) {
+    return 2 * residual(s) + s->element * wide_elements(s);
 }
 
 // Inputs of all products and gradients of their outputs: 14 and 18 h for a GPT layer, see Qi et al.
 // 2024 (arXiv 2401.10241, section 3.1).
 static double halved_bytes(const struct layer_shape *s) {
-    const struct model_config *c = &s->local;
-    double up = c->activation == ACTIVATION_SWIGLU ? 2.0 : 1.0, wide = (up + 1) * c->ffn;
-    if (s->experts)
-        wide = s->local.top_k * s->job->imbalance * (3.0 * c->expert_ffn + 2.0 * c->hidden) +
-               3.0 * c->shared_ffn;
-    double attention = (double)(model_qkv_width(c) + model_value_width(c));
-    return 4 * residual(s) + s->tokens * s->element * (wide + attention);
+    double attention = (double)(model_qkv_width(&s->local) + model_value_width(&s->local));
+    return 4 * residual(s) + s->element * (wide_elements(s) + s->tokens * attention);
 }
 
 // Narrow products keep their inputs as they multiply them, NVFP4 with a scale for 16 elements.
@@ -179,6 +178,12 @@ void plan_layer_kept(const struct job *job, int layer, struct plan_layer *out) {
                             .out = out};
     struct plan_layer whole = {.count = 0};
     layout_local_sizes(&s.local, &job->layout);
+    s.expert_rows = s.tokens * s.local.top_k * job->imbalance;
+    s.expert_ffn = s.local.expert_ffn;
+    if (job->stack->experts_whole) { // each tensor rank routes its own part of the tokens
+        s.expert_rows /= mesh->size[MESH_TP];
+        s.expert_ffn *= mesh->size[MESH_TP];
+    }
     s.rows = job->layout.sequence_parallel ? s.tokens / mesh->size[MESH_TP] : s.tokens;
     *out = (struct plan_layer){.count = 0};
     keep_all(&s);
