@@ -90,22 +90,10 @@ static int cost(const struct pictures *p, struct text *out, struct err *err) {
 }
 
 static int interval(const struct pictures *p, struct text *out, struct err *err) {
-    const struct cluster *cluster = &p->plan->job.cluster;
     struct runs runs;
     char title[200];
-    runs_defaults(&runs);
-    runs.nodes = cluster->nodes;
-    runs.per_node = cluster->per_node;
-    runs.step_seconds = p->plan->estimate.step_seconds;
-    runs.steps = plan_report_run(p->report, p->plan).steps;
-    if (cluster->failures_per_node_day.origin != FIGURE_ABSENT)
-        runs.failures_per_node_day = cluster->failures_per_node_day.value;
-    if (cluster->repair_seconds.origin != FIGURE_ABSENT)
-        runs.repair_seconds = cluster->repair_seconds.value;
-    size_checkpoint_times((double)p->report->parameters, cluster, SIZE_HOST_BANDWIDTH,
-                          &runs.blocking_seconds, &runs.persist_seconds);
-    int spares = runs_spares_per_failure(&runs, 0.99);
-    runs.spares = spares < 0 ? runs.nodes : spares;
+    size_run(&p->plan->job.cluster, (double)p->report->parameters, p->plan->estimate.step_seconds,
+             plan_report_run(p->report, p->plan).steps, &runs);
     snprintf(title, sizeof title, "Checkpoint interval: %s", p->subject);
     return draw_interval(&runs, 100, 1, title, out, err);
 }

@@ -250,9 +250,12 @@ static int apply_checkpoint(const struct simulate_input *in, const struct cluste
                            "long a snapshot takes",
                            in->words.where[PARAMS]);
     }
-    if (params > 0 && in->words.given[CLUSTER])
+    if (params > 0 && in->words.given[CLUSTER]) {
+        double persist;
         size_checkpoint_times(params, cluster, SIZE_HOST_BANDWIDTH, &runs->blocking_seconds,
-                              &runs->persist_seconds);
+                              &persist);
+        if (persist > 0) runs->persist_seconds = persist; // else no storage is described
+    }
     return 0;
 }
 

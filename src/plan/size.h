@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "hardware/hardware.h"
 #include "model/model.h"
+#include "simulate/runs.h"
 #include <jansson.h>
 
 enum { SIZE_MOST_LINES = 96 };
@@ -76,6 +77,12 @@ double size_checkpoint_bytes(double params, bool weights);
 #define SIZE_HOST_BANDWIDTH 25e9 // bytes/s of an accelerator on PCIe 4 or 5, assumed
 void size_checkpoint_times(double params, const struct cluster *cluster, double host_bandwidth,
                            double *blocking, double *persist);
+
+// A run of so many steps on a cluster as simulate/runs.h takes it: failures, repair and price as
+// far as the cluster says them, a snapshot's times from its storage, spares so that 99 % of
+// failures find one; the rest is that of runs_defaults.
+void size_run(const struct cluster *cluster, double params, double step_seconds, int64_t steps,
+              struct runs *out);
 
 struct size_storage {
     double params;

@@ -113,6 +113,26 @@ TEST(size_checkpoint_worked) {
     catalogue_close(catalogue);
 }
 
+TEST(size_run_of_a_cluster) {
+    struct catalogue *catalogue;
+    struct cluster cluster = h100s(&catalogue);
+    struct runs runs;
+    struct err err = {0};
+    size_run(&cluster, 70e9, 2, 1000, &runs);
+    CHECK_OK(runs_check(&runs, &err), err);
+    CHECK_EQ_INT(runs.nodes, 64);
+    CHECK_CLOSE(runs.blocking_seconds, 980.0 / 512 / 25, 1e-9);
+    CHECK_CLOSE(runs.persist_seconds, 980e9 / cluster.storage[STORAGE_PARALLEL].write.value, 1e-9);
+    CHECK_CLOSE(runs.price_per_hour, cluster.price_per_hour.value, 0);
+    CHECK(runs.spares > 0);
+    memset(cluster.storage, 0, sizeof cluster.storage);
+    cluster.failures_per_node_day = cluster.repair_seconds = (struct figure){0};
+    size_run(&cluster, 70e9, 2, 1000, &runs); // what is not described is usual
+    CHECK_CLOSE(runs.persist_seconds, 90, 0);
+    CHECK_CLOSE(runs.failures_per_node_day, RUNS_FAILURES_PER_NODE_DAY, 0);
+    catalogue_close(catalogue);
+}
+
 TEST(size_storage_counts) {
     struct catalogue *catalogue;
     struct cluster cluster = h100s(&catalogue);
