@@ -15,7 +15,7 @@ static const char usage[] =
     "       weft hardware check FILE.yaml\n"
     "\n"
     "The figures that plans rest on, each with its unit, where it comes from, and whether it is\n"
-    "stated (by a vendor or a publication), measured, or assumed.\n"
+    "stated (by a vendor or a publication), measured, fitted on published runs, or assumed.\n"
     "\n"
     "  list         what there is: accelerators, links, clusters, training programs (stacks)\n"
     "  show NAME    all figures of an entry; of a cluster also its accelerator and links\n"
@@ -34,10 +34,10 @@ struct page {
 static void print_line(const struct hardware_line *line) {
     const char *text = line->long_text ? line->long_text : line->text;
     if (!line->is_figure) {
-        printf("  %-30s %s\n", line->key, text);
+        printf("  %-36s %s\n", line->key, text);
         return;
     }
-    printf("  %-30s %-14s %-9s %s\n", line->key, text, figure_origin_name(line->origin),
+    printf("  %-36s %-14s %-9s %s\n", line->key, text, figure_origin_name(line->origin),
            line->source);
 }
 
@@ -68,7 +68,7 @@ static void count_line(void *context, const struct hardware_line *line) {
 }
 
 static void print_json(json_t *json) {
-    char *text = json_dumps(json, JSON_INDENT(2));
+    char *text = json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
     if (text) printf("%s\n", text);
     free(text);
     json_decref(json);

@@ -11,10 +11,11 @@
 #include <stdint.h>
 
 enum figure_origin {
-    FIGURE_ABSENT,  // not given: value is 0
-    FIGURE_ASSUMED, // a stand-in where nothing is known; reports mark what rests on it
-    FIGURE_STATED,  // of a vendor or publication, named by `source`
-    FIGURE_MEASURED // on this machine or by the publication that `source` names
+    FIGURE_ABSENT,   // not given: value is 0
+    FIGURE_ASSUMED,  // a stand-in where nothing is known; reports mark what rests on it
+    FIGURE_STATED,   // of a vendor or publication, named by `source`
+    FIGURE_MEASURED, // on this machine or by the publication that `source` names
+    FIGURE_FITTED    // so that predictions meet the published runs that `source` names
 };
 struct figure {
     double value;

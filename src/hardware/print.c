@@ -1,5 +1,6 @@
 // A cluster in the format that the reader reads.
 #include "hardware/parts.h"
+#include "hardware/show.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -51,12 +52,11 @@ static void put_key(struct writer *w, const char *key) {
 }
 
 static void put_figure(struct writer *w, const struct figure *f) {
-    static const char *const origins[] = {"", "assumed", "stated", "measured"};
     char number[32];
     unit_write(f->value, number);
     w->failed |= text_printf(w->out, "{value: %s, source: ", number) != 0;
     put_quoted(w, f->source);
-    w->failed |= text_printf(w->out, ", origin: %s}\n", origins[f->origin]) != 0;
+    w->failed |= text_printf(w->out, ", origin: %s}\n", figure_origin_name(f->origin)) != 0;
 }
 
 static void put_item(struct writer *w, const char *item) {

@@ -1,5 +1,6 @@
 // The values of keys: figures with units and sources, whole numbers, choices, texts.
 #include "hardware/read_parts.h"
+#include "hardware/show.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,13 +28,12 @@ static const struct yaml_leaf *sibling(const struct file_reader *r, size_t at, s
 
 static int read_origin(const struct file_reader *r, const struct yaml_leaf *leaf,
                        enum figure_origin *out) {
-    static const char *const names[] = {"assumed", "stated", "measured"};
-    for (int i = 0; i < 3; i++)
-        if (strcmp(leaf->text, names[i]) == 0) {
-            *out = (enum figure_origin)(FIGURE_ASSUMED + i);
+    for (int origin = FIGURE_ASSUMED; origin <= FIGURE_FITTED; origin++)
+        if (strcmp(leaf->text, figure_origin_name((enum figure_origin)origin)) == 0) {
+            *out = (enum figure_origin)origin;
             return 0;
         }
-    return read_refuse(r, leaf, "expected assumed, stated or measured");
+    return read_refuse(r, leaf, "expected assumed, stated, measured or fitted");
 }
 
 // `rest` behind the field's key: "" or ".value". The other two are read with it.

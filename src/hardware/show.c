@@ -8,7 +8,7 @@
 const char *const hardware_kinds[] = {"accelerators", "links", "clusters", "stacks", NULL};
 
 const char *figure_origin_name(enum figure_origin origin) {
-    static const char *const names[] = {"absent", "assumed", "stated", "measured"};
+    static const char *const names[] = {"absent", "assumed", "stated", "measured", "fitted"};
     return names[origin];
 }
 
@@ -22,6 +22,10 @@ static void show_figure(double value, enum field_unit unit, char *out, size_t by
                  {1e9, 1e-9, "G"},
                  {1e6, 1e-6, "M"},
                  {1e3, 1e-3, "k"}};
+    if (unit == UNIT_BYTES && value >= 1073741824.0 && fmod(value, 1073741824.0) == 0) {
+        snprintf(out, bytes, "%.5g GiB", value / 1073741824.0);
+        return;
+    }
     bool scaled = unit == UNIT_BYTES || unit == UNIT_BANDWIDTH || unit == UNIT_FLOPS;
     for (size_t i = 0; scaled && i < sizeof large / sizeof large[0]; i++)
         if (value >= large[i].least) {
@@ -32,7 +36,9 @@ static void show_figure(double value, enum field_unit unit, char *out, size_t by
     if (unit == UNIT_SECONDS && value > 0 && value < 1) {
         bool micro = value < 1e-3;
         snprintf(out, bytes, "%.4g %s", value * (micro ? 1e6 : 1e3), micro ? "us" : "ms");
-    } else if (unit == UNIT_MONEY)
+    } else if (unit == UNIT_SECONDS && value >= 3600)
+        snprintf(out, bytes, "%.4g h", value / 3600);
+    else if (unit == UNIT_MONEY)
         snprintf(out, bytes, "$%.4g", value);
     else if (unit == UNIT_PER_DAY || unit == UNIT_PER_SECOND)
         snprintf(out, bytes, "%.6g%s", value, unit_names[unit]);

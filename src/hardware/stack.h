@@ -47,14 +47,14 @@ struct stack {
     struct figure launch_seconds; // host time per kernel: below it kernels wait for the host
     struct figure step_seconds;   // host time per step that nothing hides
     struct figure shard_copies;   // kernels of a step for each tensor and rank of a sharded group,
-                                // where shards are cut and put back one by one
-    enum dtype gradient, reduce;     // gradients in memory, and on the wire
-    bool masters;                    // FP32 masters beside the weights of the compute type
-    bool both_gradients;             // those of the compute type stay beside the FP32 ones
-    bool step_gradients;             // the update makes FP32 copies of the gradients of its shard
-    bool dummy_gradients;            // one of the compute type is held for each shape of weights,
-                                     // though nothing is in it (Transformer Engine)
-    struct figure loss_bytes;        // per logit while the loss is taken
+                                  // where shards are cut and put back one by one
+    enum dtype gradient, reduce;  // gradients in memory, and on the wire
+    bool masters;                 // FP32 masters beside the weights of the compute type
+    bool both_gradients;          // those of the compute type stay beside the FP32 ones
+    bool step_gradients;          // the update makes FP32 copies of the gradients of its shard
+    bool dummy_gradients;         // one of the compute type is held for each shape of weights,
+                                  // though nothing is in it (Transformer Engine)
+    struct figure loss_bytes;     // per logit while the loss is taken
     struct figure spread_loss_bytes; // the same with the vocabulary over tensor ranks; 0: as there
     struct figure waiting_tensors;   // [tokens, hidden] that the allocator cannot reuse yet, held
                                      // back for the stream of tensor parallelism's messages

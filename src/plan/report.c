@@ -1,5 +1,6 @@
 // Makes the report: searches, estimates the answers in full, asks why. See report.h.
 #include "plan/report.h"
+#include "hardware/show.h"
 #include "model/flops.h"
 #include <math.h>
 #include <stdlib.h>
@@ -83,8 +84,7 @@ struct report_run plan_report_run(const struct report *report, const struct repo
 // ---- inputs
 
 const char *plan_report_origin_name(enum figure_origin origin) {
-    static const char *const names[] = {"absent", "assumed", "stated", "measured"};
-    return names[origin];
+    return figure_origin_name(origin);
 }
 
 static int put(struct report_input *out, int count, const char *name, const char *unit,

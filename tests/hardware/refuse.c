@@ -67,7 +67,7 @@ TEST(refuse_wrong_units_and_values) {
     REFUSED("links:\n  a:\n    base: ib-ndr\n    reduces: maybe\n", "line 4", "false or true",
             "\"maybe\"");
     REFUSED("links:\n  a:\n    base: ib-ndr\n    share: {value: 0.5, origin: guessed}\n", "line 4",
-            "assumed, stated or measured");
+            "assumed, stated, measured or fitted");
     REFUSED("links:\n  a:\n    base: ib-ndr\n    share: {source: mine}\n", "line 4",
             "the figure's value is missing");
     REFUSED("clusters:\n  a:\n    base: dgx-h100\n    nodes: 0\n", "line 4", "clusters.a.nodes",
