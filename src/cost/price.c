@@ -90,24 +90,33 @@ static double quickest_tiles(const struct accelerator *a, enum hardware_precisio
 }
 
 // Kernels load 16 bytes at a time. Where rows begin elsewhere, loads are as narrow as the alignment
-// that is left: large products take twice the time (a vocabulary of 50,257 in place of 50,304 costs
-// GPT-2 a quarter of its speed); batched small ones fall back to kernels more than ten times as
-// slow (BigScience's chronicles: 128 heads of 108 in place of 96 of 144 cost a third of a step).
-// Where they do not begin at lines of 128 bytes, loads touch one line more (the same chronicles:
-// 14,400 over 8 ranks in place of 13,824 or 14,336).
+// that is left, and large products take twice the time (a vocabulary of 50,257 in place of 50,304
+// costs GPT-2 a quarter of its speed). Where they do not begin at lines of 128 bytes, loads touch
+// one line more (NVIDIA's guide to matrix products).
 static double misalignment(const struct matrix *x, double bytes) {
     const double vector = 16 / bytes, line = 128 / bytes;
     double k = (double)x->k, n = (double)x->n;
-    if (fmod(k, vector) != 0 || fmod(n, vector) != 0) return x->batch > 1 ? 8 : 2;
+    if (fmod(k, vector) != 0 || fmod(n, vector) != 0) return 2;
     return x->batch == 1 && (fmod(k, line) != 0 || fmod(n, line) != 0) ? 1.15 : 1;
+}
+
+// Batched products off 16 bytes leave the tensor units: they run on plain ones with sums in FP32
+// (heads of 108 in place of 144 cost BigScience a third of a step).
+static bool leaves_tensor_units(const struct accelerator *a, const struct matrix *x, double bytes) {
+    double vector = 16 / bytes;
+    return x->batch > 1 && a->dense[HARDWARE_FP32].value > 0 &&
+           (fmod((double)x->k, vector) != 0 || fmod((double)x->n, vector) != 0);
 }
 
 static double modelled_product(const struct accelerator *a, enum hardware_precision precision,
                                const struct matrix *x) {
     double rate = product_rate(a, precision), bytes = element_bytes(precision);
     double m = (double)x->m, n = (double)x->n, k = (double)x->k;
-    double seconds = a->tile_count > 0 ? quickest_tiles(a, precision, x) * misalignment(x, bytes)
-                                       : 2 * m * n * k * (double)x->batch / rate;
+    double flops = 2 * m * n * k * (double)x->batch, seconds = flops / rate;
+    if (a->tile_count > 0 && leaves_tensor_units(a, x, bytes))
+        seconds = flops / product_rate(a, HARDWARE_FP32);
+    else if (a->tile_count > 0)
+        seconds = quickest_tiles(a, precision, x) * misalignment(x, bytes);
     double moved = (double)x->batch * (bytes * (m * k + k * n) + fmax(bytes, 2) * m * n);
     return fmax(seconds, price_bytes(a, moved)) + a->kernel_seconds.value;
 }
