@@ -36,7 +36,9 @@ static const char neutral[] = "parallel.order=pp,dp,cp,tp\npipeline.placement=au
 static int with_base(const struct plan_emit *emit, struct text *lines, struct train_config *config,
                      struct text *yaml, struct err *err) {
     char *words[MOST_WORDS];
-    if (text_puts(lines, neutral) != 0) return err_set(err, ERR_MEMORY, "no memory");
+    bool piped = strstr(lines->data, "pipeline.layers=") != NULL;
+    if (text_puts(lines, neutral) != 0 || (!piped && text_puts(lines, "pipeline.layers=\n") != 0))
+        return err_set(err, ERR_MEMORY, "no memory");
     int count = split(lines->data, words);
     if (config_load(config, emit->base, words, count, err) != 0) return -1;
     return config_print(config, false, yaml) == 0

@@ -151,26 +151,48 @@ static const char *put_groups(const char *before, const char *key, struct text *
     return at;
 }
 
-int emit_yaml(const char *lines, struct text *out, struct err *err) {
-    char before[128] = "", key[128];
-    int failed = 0;
-    for (const char *line = lines, *end; *line; line = end + (*end == '\n')) {
-        end = line + strcspn(line, "\n");
-        size_t length = strcspn(line, "=");
-        if (line + length >= end || length >= sizeof key)
-            return err_set(err, ERR_INTERNAL, "plan: \"%.60s\" is no KEY=VALUE", line);
-        memcpy(key, line, length);
-        key[length] = 0;
-        int depth;
-        const char *name = put_groups(before[0] ? before : NULL, key, out, &depth, &failed);
-        const char *value = line + length + 1;
-        bool list = memchr(value, ',', (size_t)(end - value)) != NULL;
-        failed =
-            failed || text_printf(out, "%*s%s: %s%.*s%s\n", 2 * depth, "", name, list ? "[" : "",
-                                  (int)(end - value), value, list ? "]" : "") != 0;
-        memcpy(before, key, sizeof before);
-    }
+static int put_line(const char *line, size_t bytes, char before[128], struct text *out,
+                    struct err *err) {
+    size_t length = strcspn(line, "=");
+    char key[128];
+    int depth, failed = 0;
+    if (length >= bytes || length >= sizeof key)
+        return err_set(err, ERR_INTERNAL, "plan: \"%.60s\" is no KEY=VALUE", line);
+    memcpy(key, line, length);
+    key[length] = 0;
+    const char *name = put_groups(before[0] ? before : NULL, key, out, &depth, &failed);
+    const char *value = line + length + 1;
+    size_t rest = bytes - length - 1;
+    bool list = memchr(value, ',', rest) != NULL;
+    failed = failed || text_printf(out, "%*s%s: %s%.*s%s\n", 2 * depth, "", name, list ? "[" : "",
+                                   (int)rest, value, list ? "]" : "") != 0;
+    memcpy(before, key, sizeof key);
     return failed ? err_set(err, ERR_MEMORY, "no memory for a configuration") : 0;
+}
+
+static bool same_group(const char *a, const char *b) {
+    size_t length = strcspn(a, ".=");
+    return strcspn(b, ".=") == length && strncmp(a, b, length) == 0;
+}
+
+static const char *next_line(const char *line) {
+    line += strcspn(line, "\n");
+    return line + (*line == '\n');
+}
+
+// A group stands where its first key does.
+int emit_yaml(const char *lines, struct text *out, struct err *err) {
+    char before[128] = "";
+    for (const char *first = lines; *first; first = next_line(first)) {
+        bool seen = false;
+        for (const char *line = lines; line < first && !seen; line = next_line(line))
+            seen = same_group(line, first);
+        for (const char *line = first; *line && !seen; line = next_line(line))
+            if (same_group(line, first) &&
+                put_line(line, strcspn(line, "\n"), before, out, err) != 0)
+                return -1;
+    }
+    return 0;
 }
 
 // ---- the head

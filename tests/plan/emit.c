@@ -25,7 +25,7 @@ TEST(emit_groups_keys_as_yaml) {
                   &out, &err),
         err);
     CHECK_STR(out.data, "model:\n  layers: 2\n  rope:\n    theta: 1e4\n    factor: 8\n"
-                        "data:\n  context: 16\npipeline:\n  layers: [3,4]\nmodel:\n  bos: 1\n");
+                        "  bos: 1\ndata:\n  context: 16\npipeline:\n  layers: [3,4]\n");
     CHECK_EQ_INT(emit_yaml("novalue\n", &out, &err), -1);
     text_free(&out);
 }
