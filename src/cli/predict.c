@@ -10,6 +10,15 @@ static bool messages_hide(const struct cluster *measured, int ranks, int threads
     return measured->cores > ranks * threads;
 }
 
+// Ranks of a pipeline that have more threads than there are cores take turns: who waits leaves the
+// core to the others. 0: there are cores for all.
+static double shared_processors(const struct cluster *measured, const struct layout *layout,
+                                int ranks, int threads) {
+    int pipelines = ranks / layout->mesh.size[MESH_PP];
+    if (measured->cores == 0 || ranks * threads <= measured->cores || pipelines == ranks) return 0;
+    return (double)measured->cores / threads / pipelines;
+}
+
 int predict_job(struct train_config *c, struct prediction *p, struct err *err) {
     struct engine_options engine;
     struct engine_parallel parallel;
@@ -17,6 +26,8 @@ int predict_job(struct train_config *c, struct prediction *p, struct err *err) {
     struct job *job = &p->job;
     job_defaults(job);
     if (config_layout(c, p->ranks, &job->layout, err) != 0) return -1;
+    job->processors = shared_processors(&p->file.cluster, &job->layout, p->ranks, p->threads);
+    if (job->processors > 0) machine_share(&p->machine);
     if (c->pipeline == PIPELINE_FILE &&
         file_read(c->pipeline_file, 0, &p->schedule_csv, &bytes, err) != 0)
         return err_context(err, "pipeline.file");

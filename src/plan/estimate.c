@@ -136,6 +136,7 @@ struct pipeline_costs estimate_costs(const struct job *job, const struct estimat
     bool overlap = !job->no_overlap;
     return (struct pipeline_costs){.stages = own->stages,
                                    .rank_step = own->rank_step,
+                                   .processors = job->processors,
                                    .eager = !stack->own,
                                    .blocking = !(stack->overlap_pipeline && overlap),
                                    .serial = stack->serial_pipeline,

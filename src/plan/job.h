@@ -24,7 +24,9 @@ struct job {
                                                           // gradients in memory
     bool split_backward_own;                              // one process with zero-bubble halves
     double dropout;
-    int threads;           // CPU: of a rank
+    int threads; // CPU: of a rank
+    // That the ranks of a pipeline share, see pipeline_costs; 0: each has its own.
+    double processors;
     uint64_t other_bytes;  // of the own engine's plan: the batches of a run's loaders
     int gathers_in_flight; // ZeRO-3, the own engine; 0: 2
     int64_t expert_wave;   // rows of experts at a time, the own engine; 0: planned

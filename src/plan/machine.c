@@ -169,6 +169,17 @@ int machine_select(const struct cluster *measured, int ranks, int threads, struc
     return 0;
 }
 
+void machine_share(struct machine *m) {
+    struct accelerator *a = &m->cluster.accelerator;
+    for (int i = 0; i < a->product_count; i++) a->products[i].seconds /= m->slowdown;
+    for (int i = 0; i < a->attention_count; i++) {
+        a->attention[i].forward_rate *= m->slowdown;
+        a->attention[i].backward_rate *= m->slowdown;
+    }
+    for (int i = 0; i < a->kernel_point_count; i++) a->kernel_points[i].seconds /= m->slowdown;
+    m->slowdown = 1;
+}
+
 void machine_free(struct machine *m) {
     free(m->cluster.accelerator.products);
     free(m->cluster.accelerator.attention);

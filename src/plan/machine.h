@@ -31,4 +31,6 @@ struct machine {
 };
 int machine_select(const struct cluster *measured, int ranks, int threads, struct machine *out,
                    struct err *err);
+// Takes the slowdown back: whoever simulates the ranks lets them take turns (job.processors).
+void machine_share(struct machine *machine);
 void machine_free(struct machine *machine);

@@ -126,8 +126,13 @@ struct pipeline_costs {
     bool serial;   // and its receiver: it begins when both are free for it
     bool occupied; // sends of a rank leave one after the other, each when the last one is through
     bool reduce_last; // reductions begin when all backward work of the rank is over
-    bool no_barrier;  // a rank's step waits for its own reductions alone (Qi et al. 2023: the norm
-                      // is looked at later); ranks then begin the next step at different times
+    // Ranks that share so many processors, none using more than one: where more compute at once,
+    // all are slowed down alike. Seconds are those of a whole processor; messages take none of it,
+    // gathers come before the first forward and reductions behind the last backward. 0: every rank
+    // has its own.
+    double processors;
+    bool no_barrier; // a rank's step waits for its own reductions alone (Qi et al. 2023: the norm
+                     // is looked at later); ranks then begin the next step at different times
 };
 struct pipeline_span {
     int rank, action; // index into the rank's list

@@ -28,3 +28,8 @@ int pipeline_check_compute(const struct pipeline *pipeline, struct err *err);
 // Takes the memory of a pipeline of this shape (kind, ranks, chunks, micro_batches set).
 int pipeline_allocate(struct pipeline *pipeline, const struct pipeline_shape *shape,
                       struct err *err);
+
+// What pipeline_simulate does where ranks share processors.
+int pipeline_simulate_shared(const struct pipeline *pipeline, const struct pipeline_costs *costs,
+                             const struct pipeline_stage_costs *stages,
+                             struct pipeline_times *times, struct err *err);

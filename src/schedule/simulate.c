@@ -110,12 +110,13 @@ static void reduce(struct simulation *s, int rank, int stage) {
         s->late[rank] += c->reduce + c->reduce_behind;
         return;
     }
+    // One piece behind the other, each from when it is ready: the link's work before them, the
+    // first piece, or the last one decides.
     int n = pieces(c->reduce_pieces);
-    double length = s->ended[stage] - s->begun[stage];
-    for (int k = 1; k <= n; k++)
-        s->link[rank] =
-            later(s->link[rank], s->ended[stage] - length * (n - k) / n) + c->reduce / n;
-    s->link[rank] = later(s->link[rank], s->ended[stage]) + c->reduce_behind;
+    double length = s->ended[stage] - s->begun[stage],
+           first = s->ended[stage] - length * (n - 1) / n;
+    double end = later(later(s->link[rank], first) + c->reduce, s->ended[stage] + c->reduce / n);
+    s->link[rank] = later(end, s->ended[stage]) + c->reduce_behind;
 }
 
 static bool perform(struct simulation *s, int rank, struct action a) {
@@ -254,10 +255,11 @@ int pipeline_simulate(const struct pipeline *pipeline, const struct pipeline_cos
     int *integers, result = -1;
     if (!open_simulation(&s, &reals, &integers))
         err_set(err, ERR_MEMORY, "no memory to simulate a schedule");
-    else
-        result = run(&s, err);
-    if (result == 0) finish(&s);
-    if (result != 0) free(s.trace);
+    else if (costs->processors > 0 && costs->processors < pipeline->shape.ranks)
+        result = pipeline_simulate_shared(pipeline, costs, s.stages, times, err);
+    else if ((result = run(&s, err)) == 0)
+        finish(&s);
+    if (times->spans != s.trace) free(s.trace);
     free(s.stages);
     free(reals);
     free(integers);
