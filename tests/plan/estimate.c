@@ -401,6 +401,21 @@ TEST(long_steps_are_prolonged_exactly) {
             }
 }
 
+// Also a million micro-batches, and buckets of a few bytes, are a matter of moments.
+TEST(absurd_numbers_take_no_longer) {
+    struct job job;
+    struct estimate e;
+    test_job(&seventy, &job);
+    double one = seconds_of(&job);
+    job.micro_batches = 1000000;
+    job.bucket_bytes = 64;
+    estimate(&job, &e);
+    CHECK(e.pipeline.shape.micro_batches < 100);
+    CHECK(e.bubble_formula < 1e-5);
+    CHECK(isfinite(e.step_seconds) && e.step_seconds > 80000 * one);
+    estimate_free(&e);
+}
+
 // ---- bad input
 
 static void refused(const struct job *job, const char *part) {
