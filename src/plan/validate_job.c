@@ -156,6 +156,14 @@ static void split_by_cost(struct layout *layout, const struct model_config *c) {
     while (stage < stages) layout->layer_first[++stage] = c->layers;
 }
 
+// DeepSpeed without partition_method: "78/12=6.5 - so the last stage has 1 block, while the rest
+// have 7" (BigScience's chronicle).
+static void split_ceiling(struct layout *layout, int layers) {
+    int stages = layout_stages(layout), each = (layers + stages - 1) / stages;
+    for (int stage = 0; stage <= stages; stage++)
+        layout->layer_first[stage] = stage * each < layers ? stage * each : layers;
+}
+
 // Layers that do not divide evenly: embedding and head weigh one each, as the recipes do that state
 // it (zero-bubble, BLOOM, Llama 3, Megatron-Core's account_for_... options). With two layers less
 // than stages, embedding and head have a stage of their own.
@@ -163,6 +171,8 @@ static int take_layers(const struct published *row, struct job *job, struct err 
     struct layout *layout = &job->layout;
     int stages = layout_stages(layout), layers = job->model.layers;
     if (text_begins(row->source, "nanotron")) return split_by_cost(layout, &job->model), 0;
+    if (text_begins(row->source, "bigscience") && (layers + 2) % stages != 0)
+        return split_ceiling(layout, layers), 0;
     if (layers >= stages)
         return layout_split_layers(layout, &job->model, NULL, 0, layers % stages != 0, err);
     if (layers + 2 != stages)
