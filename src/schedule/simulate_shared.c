@@ -151,6 +151,7 @@ static int run(struct shared *s, struct err *err) {
         double next_begin = HUGE_VAL;
         int active = 0;
         bool done = true;
+        for (int r = 0; r < ranks; r++) advance(s, r); // what they send now lets others begin
         for (int r = 0; r < ranks; r++) {
             next_begin = fmin(next_begin, advance(s, r));
             active += s->rank[r].computes;
