@@ -207,7 +207,7 @@ static int open_estimate(const struct job *job, bool time_only, struct estimate 
     struct estimate_view view;
     estimate_view_open(&view, job);
     for (int r = 0; r < e->rank_count; r++) estimate_update_of(&view, r, &e->updates[r]);
-    return estimate_open_lists(job, job->stack->own && !time_only, &e->pipeline, err);
+    return estimate_open_lists(job, job->stack->own && !time_only, !time_only, &e->pipeline, err);
 }
 
 int estimate_step(const struct job *job, bool time_only, struct estimate *out, struct err *err) {

@@ -44,9 +44,10 @@ void estimate_costs_close(struct estimate_costs *costs);
 struct pipeline_costs estimate_costs(const struct job *job, const struct estimate_costs *own);
 bool estimate_in_halves(const struct pipeline *pipeline); // backward has two actions
 
-// all_sizes: with places for any number of micro-batches, as the engine opens them.
-int estimate_open_lists(const struct job *job, bool all_sizes, struct pipeline *pipeline,
-                        struct err *err);
+// all_sizes: with places for any number of micro-batches, as the engine opens them. all_in_flight:
+// gpipe, which holds all of them at once, is not folded.
+int estimate_open_lists(const struct job *job, bool all_sizes, bool all_in_flight,
+                        struct pipeline *pipeline, struct err *err);
 // `seconds`: of all micro-batches, without stalls; `times` (may be NULL): of the lists.
 int estimate_simulate(const struct job *job, struct pipeline *pipeline,
                       const struct pipeline_costs *costs, double *seconds,

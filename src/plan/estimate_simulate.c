@@ -21,9 +21,10 @@ static int simulated(const struct job *job) {
     return most + (job->micro_batches - most) % group;
 }
 
-int estimate_open_lists(const struct job *job, bool all_sizes, struct pipeline *pipeline,
-                        struct err *err) {
-    int count = simulated(job);
+int estimate_open_lists(const struct job *job, bool all_sizes, bool all_in_flight,
+                        struct pipeline *pipeline, struct err *err) {
+    bool whole = all_in_flight && job->schedule == PIPELINE_GPIPE;
+    int count = whole ? job->micro_batches : simulated(job);
     int fewest = count < job->micro_batches ? count - group_of(job) : count;
     struct pipeline_shape shape = job_pipeline_shape(job, count);
     return job->schedule == PIPELINE_FILE
@@ -38,7 +39,7 @@ static double length(const struct pipeline_costs *costs, const struct pipeline_t
 int estimate_simulate(const struct job *job, struct pipeline *pipeline,
                       const struct pipeline_costs *costs, double *seconds,
                       struct pipeline_times *times, struct err *err) {
-    int whole = simulated(job), group = group_of(job);
+    int whole = pipeline->shape.micro_batches, group = group_of(job);
     double shorter = 0;
     struct pipeline_costs sums = *costs;
     sums.no_spans = true;

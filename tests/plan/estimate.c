@@ -385,7 +385,7 @@ TEST(long_steps_are_prolonged_exactly) {
                 struct pipeline_times times;
                 struct err err = {0};
                 double seconds;
-                CHECK_OK(estimate_open_lists(&job, k % 2, &folded, &err), err);
+                CHECK_OK(estimate_open_lists(&job, k % 2, false, &folded, &err), err);
                 CHECK(folded.shape.micro_batches < job.micro_batches);
                 CHECK_OK(estimate_simulate(&job, &folded, &costs, &seconds, NULL, &err), err);
                 struct pipeline_shape shape = job_pipeline_shape(&job, job.micro_batches);
@@ -399,6 +399,27 @@ TEST(long_steps_are_prolonged_exactly) {
                 pipeline_close(&whole);
                 pipeline_close(&folded);
             }
+}
+
+// gpipe holds every micro-batch's activations, also of a long step.
+TEST(folding_keeps_what_is_in_flight) {
+    for (int kind = PIPELINE_GPIPE; kind <= PIPELINE_1F1B; kind++) {
+        struct job job;
+        struct estimate e, quick;
+        struct err err = {0};
+        struct test_layout l = seventy;
+        l.schedule = (enum pipeline_kind)kind;
+        l.sequences = 2 * 16 * 100;
+        test_job(&l, &job);
+        CHECK_EQ_INT(job.micro_batches, 100);
+        CHECK_OK(estimate_step(&job, false, &e, &err), err);
+        estimate(&job, &quick);
+        CHECK_EQ_INT(e.memory[0].in_flight, kind == PIPELINE_GPIPE ? 100 : 4);
+        CHECK(quick.pipeline.shape.micro_batches < 100);
+        CHECK_CLOSE(e.step_seconds, quick.step_seconds, 1e-9);
+        estimate_free(&quick);
+        estimate_free(&e);
+    }
 }
 
 // Also a million micro-batches, and buckets of a few bytes, are a matter of moments.
