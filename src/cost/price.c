@@ -112,9 +112,9 @@ static double modelled_product(const struct accelerator *a, enum hardware_precis
                                const struct matrix *x) {
     double rate = product_rate(a, precision), bytes = element_bytes(precision);
     double m = (double)x->m, n = (double)x->n, k = (double)x->k;
-    double flops = 2 * m * n * k * (double)x->batch, seconds = flops / rate;
+    double seconds = 2 * m * n * k * (double)x->batch / rate;
     if (a->tile_count > 0 && leaves_tensor_units(a, x, bytes))
-        seconds = flops / product_rate(a, HARDWARE_FP32);
+        seconds = quickest_tiles(a, HARDWARE_FP32, x);
     else if (a->tile_count > 0)
         seconds = quickest_tiles(a, precision, x) * misalignment(x, bytes);
     double moved = (double)x->batch * (bytes * (m * k + k * n) + fmax(bytes, 2) * m * n);

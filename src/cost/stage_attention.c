@@ -106,9 +106,9 @@ static void stored_forward(struct cost_list *l) {
     score_product(l, "scores", queries, keys, l->head_dim, l->head_dim);
     struct cost_op *softmax = cost_kernel(l, "softmax", KERNEL_SOFTMAX, scores, 2 * l->element);
     softmax->cause = CAUSE_ATTENTION;
-    if (!fuses_softmax(l)) { // scale, mask, cast, softmax in FP32, cast
+    if (!fuses_softmax(l)) { // scale, mask, softmax with its casts: each reads and writes
         softmax->launches = 4;
-        softmax->bytes = scores * 24;
+        softmax->bytes = scores * 16;
     }
     if (l->stack->dropout)
         cost_kernel(l, "dropout", KERNEL_DROPOUT, scores, 2 * l->element + 1)->cause =
@@ -134,7 +134,7 @@ static void stored_backward(struct cost_list *l) {
     softmax->cause = CAUSE_ATTENTION;
     if (!fuses_softmax(l)) {
         softmax->launches = 4;
-        softmax->bytes = scores * 28;
+        softmax->bytes = scores * 18;
     }
     score_product(l, "query gradient", queries, l->head_dim, keys, l->head_dim);
     score_product(l, "key gradient", keys, l->head_dim, queries, l->head_dim);

@@ -274,7 +274,7 @@ TEST(stored_scores_cost_more) {
     double stored = test_layer(&shape, 0, COST_FORWARD).cause[CAUSE_ATTENTION];
     CHECK(stored > 2 * fused);
     stack.fused_softmax = false;
-    CHECK(test_layer(&shape, 0, COST_FORWARD).cause[CAUSE_ATTENTION] > 1.5 * stored);
+    CHECK(test_layer(&shape, 0, COST_FORWARD).cause[CAUSE_ATTENTION] > 1.3 * stored);
 }
 
 TEST(an_unbalanced_router_costs_its_busiest_rank) {
