@@ -2,6 +2,7 @@
 #include "plan/report.h"
 #include "hardware/show.h"
 #include "model/flops.h"
+#include "plan/size.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +16,12 @@ static int fill_plan(const struct report_request *request, const struct search_e
 
 static int fill_trail(struct report *report, struct err *err) {
     const struct report_plan *first = &report->plans[0];
-    struct trail_subject subject = {&report->request->search, &first->entry, &first->job,
-                                    &first->estimate, report->request->checkpoint_seconds};
+    struct trail_subject subject = {&report->request->search,
+                                    &first->entry,
+                                    &first->job,
+                                    &first->estimate,
+                                    report->request->checkpoint_seconds,
+                                    plan_report_run(report, first).steps};
     return trail_make(&subject, &report->trail, err);
 }
 
@@ -78,14 +83,21 @@ struct report_run plan_report_run(const struct report *report, const struct repo
     run.seconds = (double)run.steps * plan->estimate.step_seconds;
     run.accelerator_hours = run.seconds / 3600 * r->cluster->nodes * r->cluster->per_node;
     run.cost = run.accelerator_hours * r->cluster->price_per_hour.value;
+    struct runs runs;
+    struct runs_closed closed;
+    size_run(r->cluster, (double)report->parameters, plan->estimate.step_seconds, run.steps, &runs);
+    runs_closed(&runs, &closed);
+    run.spares = runs.spares;
+    run.effective = closed.effective;
+    run.wall_seconds = closed.wall_seconds;
+    run.mtbf_seconds = closed.mtbf_seconds;
+    run.failures = closed.failures;
+    run.checkpoint_seconds = closed.interval.seconds;
+    run.checkpoint_steps = closed.interval.steps;
     return run;
 }
 
 // ---- inputs
-
-const char *plan_report_origin_name(enum figure_origin origin) {
-    return figure_origin_name(origin);
-}
 
 static int put(struct report_input *out, int count, const char *name, const char *unit,
                struct figure figure) {

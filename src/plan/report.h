@@ -40,7 +40,13 @@ json_t *plan_report_json(const struct report *report); // NULL when memory is sh
 
 struct report_run {
     int64_t steps;
-    double seconds, accelerator_hours, cost; // cost 0: no price
+    double seconds, accelerator_hours, cost; // without failures; cost 0: no price
+    // With the cluster's failures, in closed form (simulate/runs.h).
+    int spares;                     // nodes, so that 99 % of failures find one
+    double effective, wall_seconds; // share of useful time; expected
+    double mtbf_seconds, failures;  // between two; expected over the run
+    double checkpoint_seconds;      // best interval
+    int64_t checkpoint_steps;
 };
 struct report_run plan_report_run(const struct report *report, const struct report_plan *plan);
 
@@ -51,4 +57,3 @@ struct report_input {
 };
 enum { REPORT_MOST_INPUTS = 40 };
 int plan_report_inputs(const struct report *report, struct report_input out[REPORT_MOST_INPUTS]);
-const char *plan_report_origin_name(enum figure_origin origin); // "assumed"

@@ -1,4 +1,5 @@
 // The report for programs; docs/planning.md lists the names. See report.h.
+#include "hardware/show.h"
 #include "plan/report.h"
 #include <string.h>
 
@@ -104,6 +105,18 @@ static void set_times(json_t *out, const struct estimate *e) {
     set(out, "assumed", json_boolean(e->assumed));
 }
 
+static json_t *failures_json(const struct report_run *run) {
+    json_t *out = json_object();
+    set_number(out, "effective", run->effective);
+    set_number(out, "wall_seconds", run->wall_seconds);
+    set_number(out, "expected", run->failures);
+    set_number(out, "mtbf_seconds", run->mtbf_seconds);
+    set_number(out, "checkpoint_seconds", run->checkpoint_seconds);
+    set_count(out, "checkpoint_steps", run->checkpoint_steps);
+    set_count(out, "spare_nodes", run->spares);
+    return out;
+}
+
 static json_t *plan_json(const struct report *report, int index) {
     const struct report_plan *plan = &report->plans[index];
     const struct estimate *e = &plan->estimate;
@@ -118,6 +131,7 @@ static json_t *plan_json(const struct report *report, int index) {
     set_number(out, "run_seconds", run.seconds);
     set_number(out, "accelerator_hours", run.accelerator_hours);
     if (run.cost > 0) set_number(out, "cost", run.cost);
+    set(out, "failures", failures_json(&run));
     set_number(out, "memory_bytes", e->memory_peak);
     set_number(out, "memory_headroom_bytes", e->memory_headroom);
     if (index > 0) {
@@ -193,7 +207,7 @@ static json_t *inputs_json(const struct report *report) {
         set(input, "name", json_string(inputs[i].name));
         set_number(input, "value", inputs[i].figure.value);
         set(input, "unit", json_string(inputs[i].unit));
-        set(input, "origin", json_string(plan_report_origin_name(inputs[i].figure.origin)));
+        set(input, "origin", json_string(figure_origin_name(inputs[i].figure.origin)));
         set(input, "source", json_string(inputs[i].figure.source));
         json_array_append_new(out, input);
     }

@@ -1,4 +1,5 @@
 // The report for people; see report.h.
+#include "hardware/show.h"
 #include "plan/report.h"
 #include <math.h>
 #include <stdlib.h>
@@ -129,8 +130,8 @@ static int put_memory(const struct report_plan *p, double capacity, struct text 
     const struct estimate *e = &p->estimate;
     int failed = text_puts(out, "\nMemory in GB, by pipeline rank (its fullest member)\n  rank");
     for (int k = 0; k < PLAN_ITEMS && !failed; k++)
-        failed = text_printf(out, " %10.10s", plan_memory_item_name((enum plan_memory_item)k));
-    failed = failed || text_puts(out, "      total       free\n");
+        failed = text_printf(out, " %13s", plan_memory_item_name((enum plan_memory_item)k));
+    failed = failed || text_puts(out, "     total      free\n");
     for (int r = 0; r < e->memory_ranks && !failed; r++) {
         const struct plan_memory *m = &e->memory[r];
         bool like_last = r > 1 && r < e->memory_ranks - 2 && e->memory_ranks > 8;
@@ -140,9 +141,9 @@ static int put_memory(const struct report_plan *p, double capacity, struct text 
         }
         failed = text_printf(out, "  %4d", r);
         for (int k = 0; k < PLAN_ITEMS && !failed; k++)
-            failed = text_printf(out, " %10.2f", m->bytes[k] / 1e9);
+            failed = text_printf(out, " %13.2f", m->bytes[k] / 1e9);
         failed = failed ||
-                 text_printf(out, " %10.2f %10.2f\n", m->total / 1e9, (capacity - m->total) / 1e9);
+                 text_printf(out, " %9.2f %9.2f\n", m->total / 1e9, (capacity - m->total) / 1e9);
     }
     return failed;
 }
@@ -178,6 +179,18 @@ static int put_times(const struct report_plan *p, struct text *out) {
         e->exposed_context, e->exposed_expert);
 }
 
+static int put_failures(const struct report_run *run, struct text *out) {
+    char wall[32], every[32], failures[32];
+    return text_printf(out,
+                       "  with failures (one in %.1f h, %s expected): %s, %.2f %% of it useful; a "
+                       "checkpoint every "
+                       "%s (%lld steps), %d spare node%s\n",
+                       run->mtbf_seconds / 3600, amount(run->failures, failures),
+                       duration(run->wall_seconds, wall), 100 * run->effective,
+                       duration(run->checkpoint_seconds, every), (long long)run->checkpoint_steps,
+                       run->spares, run->spares == 1 ? "" : "s");
+}
+
 static int put_first(const struct report *report, struct text *out) {
     const struct report_plan *p = &report->plans[0];
     const struct estimate *e = &p->estimate;
@@ -200,8 +213,9 @@ static int put_first(const struct report *report, struct text *out) {
                     e->tokens_per_second_per_accelerator, 100 * e->mfu_full, 100 * e->mfu_causal,
                     100 * e->hfu, text_count(run.steps, steps), duration(run.seconds, time),
                     text_count((int64_t)llround(run.accelerator_hours), hours), cost);
-    return failed || put_memory(p, c->accelerator.memory_bytes.value, out) ||
-           put_waterfall(e, out) || put_times(p, out);
+    return failed || put_failures(&run, out) ||
+           put_memory(p, c->accelerator.memory_bytes.value, out) || put_waterfall(e, out) ||
+           put_times(p, out);
 }
 
 // ---- why
@@ -259,7 +273,7 @@ static int put_inputs(const struct report *report, struct text *out) {
                          measured && measured[0] ? measured : "");
     for (int i = 0; i < count && !failed; i++)
         failed = text_printf(out, "  %-9s %-42s %10.4g %-8s %s\n",
-                             plan_report_origin_name(inputs[i].figure.origin), inputs[i].name,
+                             figure_origin_name(inputs[i].figure.origin), inputs[i].name,
                              inputs[i].figure.value, inputs[i].unit, inputs[i].figure.source);
     if (report->plans[0].estimate.assumed && !failed)
         failed = text_puts(out, "  Some of them are assumed, so times are too: weft bench hardware "

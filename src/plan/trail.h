@@ -28,6 +28,7 @@ struct trail_subject {
     const struct job *job;
     const struct estimate *estimate;
     double checkpoint_seconds; // between two checkpoints; 0: not said
+    int64_t steps;             // of the run
 };
 // -1 only when memory is short.
 int trail_make(const struct trail_subject *subject, struct trail *out, struct err *err);

@@ -1,7 +1,8 @@
 // Traps that a layout runs into, each with its figure and a remedy. See trail.h.
 #include "cost/network.h"
+#include "model/flops.h"
+#include "plan/size.h"
 #include "plan/trail_parts.h"
-#include "simulate/runs.h"
 #include <math.h>
 
 static void say_hosts(const struct trail_subject *s, struct trail *out) {
@@ -141,19 +142,20 @@ static void say_imbalance(const struct trail_subject *s, struct trail *out) {
 
 static void say_checkpoints(const struct trail_subject *s, struct trail *out) {
     const struct cluster *c = s->request->cluster;
-    double rate = c->failures_per_node_day.value * c->nodes / 86400;
-    if (!(s->checkpoint_seconds > 0) || !(rate > 0)) return;
     struct runs runs;
-    runs_defaults(&runs);
-    double blocking = runs.blocking_seconds, mtbf = 1 / rate, best = runs_young(blocking, mtbf);
-    double lost = s->checkpoint_seconds / 2 / mtbf;
-    if (s->checkpoint_seconds < 2 * best) return;
+    struct runs_closed best;
+    if (!(s->checkpoint_seconds > 0)) return;
+    size_run(c, (double)flops_all_params(s->request->model), s->estimate->step_seconds, s->steps,
+             &runs);
+    runs_closed(&runs, &best);
+    if (s->checkpoint_seconds < 2 * best.interval.seconds) return;
+    double mtbf = best.mtbf_seconds, lost = s->checkpoint_seconds / 2;
     trail_say(out, TRAIL_TRAP, "checkpoint_interval",
-              "a checkpoint every %.0f s is rare for %d nodes, of which one fails every %.1f h: "
-              "each failure loses %.0f s on average, %.1f %% of all time; every %.0f s would be "
-              "best if a save blocks %.0f s (weft simulate run takes all of it into account)",
-              s->checkpoint_seconds, c->nodes, mtbf / 3600, s->checkpoint_seconds / 2, 100 * lost,
-              best, blocking);
+              "a checkpoint every %.0f s is rare for %d nodes, of which one fails every %.1f h: a "
+              "failure loses %.0f s on average, %.2f %% of all time; best would be every %.0f s "
+              "(%lld steps; a save blocks %.2g s)",
+              s->checkpoint_seconds, c->nodes, mtbf / 3600, lost, 100 * lost / mtbf,
+              best.interval.seconds, (long long)best.interval.steps, runs.blocking_seconds);
 }
 
 static void say_model(const struct trail_subject *s, struct trail *out) {
