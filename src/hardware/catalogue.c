@@ -200,7 +200,8 @@ static int resize(const char *text, const char *counts, struct cluster *c, struc
                        "cluster \"%.100s\": expected NAME:COUNT or NAME:NODESxPER_NODE, such as "
                        "h100-sxm:512 or h100-sxm:64x8",
                        text);
-    if (n < 1 || n > 10000000 || (by_node && (per_node < 1 || per_node > 1024 || n > 1000000)))
+    if (n < 1 || n > 10000000 ||
+        (by_node && (per_node < 1 || per_node > 1024 || n * per_node > 10000000)))
         return err_set(err, ERR_USAGE,
                        "cluster \"%.100s\": expected 1 to 10000000 accelerators, at most 1024 "
                        "in a node",

@@ -146,6 +146,7 @@ TEST(refuse_cluster_names) {
     REFUSED_NAME("h100-sxm:-8", "NAME:COUNT");
     REFUSED_NAME("h100-sxm:0", "1 to 10000000");
     REFUSED_NAME("h100-sxm:99999999999999999999", "1 to 10000000");
+    REFUSED_NAME("h100-sxm:1000000x1024", "1 to 10000000");
     REFUSED_NAME("h100-sxm:12", "multiple of the 8", "8 or 16");
     REFUSED_NAME("no/such/file.yaml", "no/such/file.yaml");
     REFUSED_NAME("", "unknown cluster");
