@@ -43,3 +43,5 @@ int plan_memory_fullest(const struct plan_memory *ranks, int count);
 // At most the total of the fullest rank, in microseconds: what a search looks at first. Counts
 // matrices, their states and what the first and last stage certainly keep.
 double plan_memory_bound(const struct job *job);
+// Closer, with the places that the job's lists have; NULL: as above.
+double plan_memory_bound_with(const struct job *job, const struct pipeline *lists);

@@ -57,6 +57,10 @@ static struct layer_figures figures_of(const struct job *job, const struct model
 }
 
 double plan_memory_bound(const struct job *job) {
+    return plan_memory_bound_with(job, NULL);
+}
+
+double plan_memory_bound_with(const struct job *job, const struct pipeline *lists) {
     const struct layout *layout = &job->layout;
     struct model_config local = job->model;
     struct layer_figures kind[2]; // [a mixture of experts]
@@ -69,7 +73,8 @@ double plan_memory_bound(const struct job *job) {
         double bytes = 0;
         for (int stage = 0; stage < layout_stages(layout); stage++) {
             if (layout_stage_rank(layout, stage) != rank) continue;
-            int slots = least_slots(job, stage);
+            // others give a place back to whichever stage needs one
+            int slots = lists && job->stack->own ? lists->slots[stage] : least_slots(job, stage);
             bool last = stage == layout_stages(layout) - 1;
             if (stage == 0) bytes += table;
             if (last && (stage > 0 || !job->model.tied_head)) bytes += table;

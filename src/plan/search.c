@@ -137,10 +137,16 @@ static void note_tight(struct search *s, const struct search_entry *entry) {
 
 // ---- candidates
 
+// Only zb-v may hold more with fewer micro-batches, which the engine opens places for.
 static int plan_memory_of(struct search *s, double *bytes, struct err *err) {
+    const struct job *job = &s->jobs.job;
     const struct pipeline *lists = search_jobs_pipeline(&s->jobs, err);
-    if (!lists || plan_memory_with(&s->jobs.job, lists, s->memory, s->ranks, err) != 0) return -1;
-    *bytes = s->ranks[plan_memory_fullest(s->ranks, s->jobs.job.layout.mesh.size[MESH_PP])].total;
+    if (!lists) return -1;
+    *bytes = plan_memory_bound_with(job, lists);
+    if (*bytes > s->capacity) return 0;
+    if (job->schedule == PIPELINE_ZB_V) lists = NULL;
+    if (plan_memory_with(job, lists, s->memory, s->ranks, err) != 0) return -1;
+    *bytes = s->ranks[plan_memory_fullest(s->ranks, job->layout.mesh.size[MESH_PP])].total;
     s->result->planned++;
     return 0;
 }

@@ -125,7 +125,7 @@ const struct pipeline *search_jobs_pipeline(struct search_jobs *jobs, struct err
         (void)err_set(err, ERR_MEMORY, "no memory for a schedule");
         return NULL;
     }
-    if (pipeline_open(&l->pipeline, &shape, err) != 0) {
+    if (pipeline_open_for(&l->pipeline, &shape, shape.micro_batches, err) != 0) {
         free(l);
         return NULL;
     }

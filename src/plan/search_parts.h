@@ -37,7 +37,8 @@ struct search_jobs {
 };
 void search_jobs_open(struct search_jobs *jobs, const struct search_request *request);
 void search_jobs_close(struct search_jobs *jobs);
-// The pipeline of the job that is set; it stays until another is asked for. NULL: none is possible.
+// The pipeline of the job that is set, with places for its number of micro-batches alone; it stays
+// until another is asked for. NULL: none is possible.
 const struct pipeline *search_jobs_pipeline(struct search_jobs *jobs, struct err *err);
 int search_jobs_set(struct search_jobs *jobs, const struct search_choice *choice, struct err *err);
 // Of a node, for what reads neither schedule nor stages.
