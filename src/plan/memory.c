@@ -31,15 +31,19 @@ static int open_pipeline(const struct job *job, struct pipeline *pipeline, struc
 }
 
 // Allowances over the live tensors: what the stack's allocator loses, what the driver takes.
+// Programs without one buffer for gradients make and free them (and copies of weights) like
+// activations.
 static void add_up(const struct job *job, struct plan_memory *m) {
     const struct stack *stack = job->stack;
     double moving = 0;
     m->allocated = 0;
     for (int i = 0; i < PLAN_FRAGMENTATION; i++) {
         m->allocated += m->bytes[i];
-        if (i >= PLAN_ACTIVATIONS) moving += m->bytes[i];
+        bool goes = i >= PLAN_ACTIVATIONS ||
+                    (stack->both_gradients && (i == PLAN_WEIGHTS || i == PLAN_GRADIENTS));
+        if (goes) moving += m->bytes[i];
     }
-    m->bytes[PLAN_FRAGMENTATION] = stack->allocator_share.value * moving;
+    m->bytes[PLAN_FRAGMENTATION] += stack->allocator_share.value * moving;
     m->bytes[PLAN_CONTEXT] = job->cluster.accelerator.cpu ? 0 : stack->context_bytes.value;
     m->total = m->allocated + m->bytes[PLAN_FRAGMENTATION] + m->bytes[PLAN_CONTEXT];
 }

@@ -44,6 +44,9 @@ static void add_states(const struct job *job, const struct job_elements *e, stru
     m->bytes[PLAN_GRADIENTS] += sharded(job, e, gradient_bytes(job), 2);
     if (!f32 && wide && stack->both_gradients) m->bytes[PLAN_GRADIENTS] += sharded(job, e, 2, 2);
     if (!f32 && !wide && stack->step_gradients) m->bytes[PLAN_GRADIENTS] += sharded(job, e, 4, 1);
+    // DeepSpeed's BF16 optimizer flattens the weights into a copy and leaves a hole behind
+    if (!f32 && wide && stack->step_gradients)
+        m->bytes[PLAN_FRAGMENTATION] += sharded(job, e, 2, 3);
     if (!f32 && stack->masters) m->bytes[PLAN_MASTERS] += sharded(job, e, 4, 1);
     m->bytes[PLAN_MOMENTS] += sharded(job, e, 8, 1);
 }
