@@ -1,7 +1,7 @@
 // weft plan size: the data path, packing, checkpoints, storage and pools around a training.
 #include "cli/cli.h"
-#include "cli/options.h"
 #include "cli/plan.h"
+#include "cli/words.h"
 #include "model/flops.h"
 #include "plan/inputs.h"
 #include "plan/size.h"
@@ -216,6 +216,42 @@ static int print(const struct size_sheet *sheet, bool json, struct err *err) {
     return text ? 0 : err_set(err, ERR_MEMORY, "plan size: no memory for the sheet");
 }
 
+static const struct word options[] = {
+    {"model", WORD_TEXT, offsetof(struct sizes, model)},
+    {"cluster", WORD_TEXT, offsetof(struct sizes, cluster_text)},
+    {"policy", WORD_TEXT, offsetof(struct sizes, policy)},
+    {"reward", WORD_TEXT, offsetof(struct sizes, reward)},
+    {"value", WORD_TEXT, offsetof(struct sizes, value)},
+    {"shares", WORD_TEXT, offsetof(struct sizes, shares)},
+    {"replicas", WORD_TEXT, offsetof(struct sizes, replicas)},
+    {"tokens-per-second", WORD_NUMBER, offsetof(struct sizes, tokens_per_second)},
+    {"batch", WORD_NUMBER, offsetof(struct sizes, batch)},
+    {"steps-per-second", WORD_NUMBER, offsetof(struct sizes, steps_per_second)},
+    {"shard-tokens", WORD_NUMBER, offsetof(struct sizes, shard_tokens)},
+    {"operations", WORD_NUMBER, offsetof(struct sizes, operations)},
+    {"document", WORD_NUMBER, offsetof(struct sizes, document)},
+    {"dollars", WORD_NUMBER, offsetof(struct sizes, dollars)},
+    {"params", WORD_NUMBER, offsetof(struct sizes, params)},
+    {"seconds", WORD_SECONDS, offsetof(struct sizes, seconds)},
+    {"host-bandwidth", WORD_NUMBER, offsetof(struct sizes, host_bandwidth)},
+    {"days", WORD_NUMBER, offsetof(struct sizes, days)},
+    {"interval", WORD_SECONDS, offsetof(struct sizes, interval)},
+    {"tokens", WORD_NUMBER, offsetof(struct sizes, tokens)},
+    {"forward-mfu", WORD_NUMBER, offsetof(struct sizes, forward_mfu)},
+    {"train-mfu", WORD_NUMBER, offsetof(struct sizes, train_mfu)},
+    {"vocab", WORD_COUNT, offsetof(struct sizes, vocab)},
+    {"context", WORD_COUNT, offsetof(struct sizes, context)},
+    {"workers", WORD_COUNT, offsetof(struct sizes, workers)},
+    {"keep", WORD_COUNT, offsetof(struct sizes, keep)},
+    {"archive-every", WORD_COUNT, offsetof(struct sizes, archive_every)},
+    {"samples", WORD_COUNT, offsetof(struct sizes, samples)},
+    {"prompt", WORD_COUNT, offsetof(struct sizes, prompt)},
+    {"response", WORD_COUNT, offsetof(struct sizes, response)},
+    {"epochs", WORD_COUNT, offsetof(struct sizes, epochs)},
+    {"rank", WORD_COUNT, offsetof(struct sizes, rank)},
+    {"json", WORD_FLAG, offsetof(struct sizes, json)},
+};
+
 int plan_size(int argc, char **argv) {
     static struct size_sheet sheet;
     struct sizes s = {.tokens_per_second = NAN,
@@ -240,51 +276,18 @@ int plan_size(int argc, char **argv) {
                       .response = 1024,
                       .epochs = 1,
                       .rank = 16};
-    const struct option options[] = {
-        {"--model", OPTION_TEXT, &s.model, 0},
-        {"--cluster", OPTION_TEXT, &s.cluster_text, 0},
-        {"--policy", OPTION_TEXT, &s.policy, 0},
-        {"--reward", OPTION_TEXT, &s.reward, 0},
-        {"--value", OPTION_TEXT, &s.value, 0},
-        {"--shares", OPTION_TEXT, &s.shares, 0},
-        {"--replicas", OPTION_TEXT, &s.replicas, 0},
-        {"--tokens-per-second", OPTION_NUMBER, &s.tokens_per_second, 0},
-        {"--batch", OPTION_NUMBER, &s.batch, 0},
-        {"--steps-per-second", OPTION_NUMBER, &s.steps_per_second, 0},
-        {"--shard-tokens", OPTION_NUMBER, &s.shard_tokens, 0},
-        {"--operations", OPTION_NUMBER, &s.operations, 0},
-        {"--document", OPTION_NUMBER, &s.document, 0},
-        {"--dollars", OPTION_NUMBER, &s.dollars, 0},
-        {"--params", OPTION_NUMBER, &s.params, 0},
-        {"--seconds", OPTION_NUMBER, &s.seconds, 0},
-        {"--host-bandwidth", OPTION_NUMBER, &s.host_bandwidth, 0},
-        {"--days", OPTION_NUMBER, &s.days, 0},
-        {"--interval", OPTION_NUMBER, &s.interval, 0},
-        {"--tokens", OPTION_NUMBER, &s.tokens, 0},
-        {"--forward-mfu", OPTION_NUMBER, &s.forward_mfu, 0},
-        {"--train-mfu", OPTION_NUMBER, &s.train_mfu, 0},
-        {"--vocab", OPTION_COUNT, &s.vocab, 2},
-        {"--context", OPTION_COUNT, &s.context, 1},
-        {"--workers", OPTION_COUNT, &s.workers, 1},
-        {"--keep", OPTION_COUNT, &s.keep, 1},
-        {"--archive-every", OPTION_COUNT, &s.archive_every, 1},
-        {"--samples", OPTION_COUNT, &s.samples, 1},
-        {"--prompt", OPTION_COUNT, &s.prompt, 1},
-        {"--response", OPTION_COUNT, &s.response, 1},
-        {"--epochs", OPTION_COUNT, &s.epochs, 1},
-        {"--rank", OPTION_COUNT, &s.rank, 1},
-        {"--json", OPTION_FLAG, &s.json, 0}};
     struct err err = {0};
     const char *word = NULL;
-    int count;
-    int result = options_read(argc, argv, options, sizeof options / sizeof options[0], &word, 1,
-                              &count, &err);
-    if (result == 1) {
-        fputs(usage, stdout);
-        return 0;
-    }
-    if (result == 0) result = run_word(count ? word : NULL, &s, &sheet, &err);
+    struct words *given = calloc(1, sizeof *given);
+    int result = given ? words_read_options(given, options, sizeof options / sizeof options[0],
+                                            argc, argv, &word, &err)
+                       : err_set(&err, ERR_MEMORY, "no memory for the options");
+    if (result == 1) fputs(usage, stdout);
+    if (result == 0) result = words_store(given, &s, &err);
+    if (result == 0) result = run_word(word, &s, &sheet, &err);
     if (s.catalogue) catalogue_close(s.catalogue);
     if (result == 0) result = print(&sheet, s.json, &err);
-    return result == 0 ? 0 : cli_fail(&err);
+    if (given) words_free(given);
+    free(given);
+    return result >= 0 ? 0 : cli_fail(&err);
 }

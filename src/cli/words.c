@@ -11,9 +11,10 @@
 
 int words_read_options(struct words *w, const struct word *list, int count, int argc, char **argv,
                        const char **file, struct err *err) {
-    struct option options[WORDS_MOST];
+    struct option *options = calloc((size_t)count, sizeof *options);
     const char *others[1];
     int other_count;
+    if (!options) return err_set(err, ERR_MEMORY, "no memory for the options");
     w->list = list;
     w->count = count;
     for (int k = 0; k < count; k++) {
@@ -24,6 +25,7 @@ int words_read_options(struct words *w, const struct word *list, int count, int 
                          : (struct option){name, OPTION_TEXT, &w->given[k], 0};
     }
     int read = options_read(argc, argv, options, count, others, 1, &other_count, err);
+    free(options);
     if (read != 0) return read;
     *file = other_count ? others[0] : NULL;
     for (int k = 0; k < count; k++) {

@@ -82,7 +82,8 @@ static void put_y_axis(struct frame *f) {
     double first, step;
     char label[32];
     plot_ticks(f->y_least, f->y_most, 6, &first, &step);
-    for (double value = first; value <= f->y_most + step * 1e-9; value += step) {
+    for (int i = 0; first + i * step <= f->y_most + step * 1e-9; i++) {
+        double value = first + i * step;
         double shown = fabs(value) < step / 1000 ? 0 : value;
         svg_put(&f->svg, "<path class=\"grid\" d=\"M%d %.1fH%d\"/>\n", LEFT, y_of(f, value),
                 WIDTH - RIGHT);
@@ -114,7 +115,8 @@ static void put_x_axis(struct frame *f) {
         put_x_tick(f, c->ticks[i].value, c->ticks[i].label, &last);
     if (!c->tick_count) {
         plot_ticks(f->x_least, f->x_most, 8, &first, &step);
-        for (double value = first; value <= f->x_most; value += step) {
+        for (int i = 0; first + i * step <= f->x_most; i++) {
+            double value = first + i * step;
             put_value(label, sizeof label, fabs(value) < step / 1000 ? 0 : value, c->x_share);
             put_x_tick(f, value, label, &last);
         }

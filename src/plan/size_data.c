@@ -76,8 +76,8 @@ int size_data(const struct size_data *in, struct size_sheet *out, struct err *er
     size_note(line, NAN, "all workers together, each shard opened by one of them");
     line = size_put(out, "data", "if_every_worker_opens_all", opens * in->workers, "/s");
     size_note(line, NAN, "the figure of textbooks: only without partitioned shards");
-    line = size_put(out, "data", "a_worker_opens_one_each",
-                    in->shard_tokens * in->workers / in->tokens_per_second, "s");
+    size_put(out, "data", "a_worker_opens_one_each",
+             in->shard_tokens * in->workers / in->tokens_per_second, "s");
     line = size_put(out, "data", "operations_at_start", in->workers * in->operations, "");
     size_note(line, NAN, "at once, when all workers open their first shard");
     put_limits(in, bytes, opens, out);

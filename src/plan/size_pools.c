@@ -4,7 +4,6 @@
 #include "plan/size_parts.h"
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 const char *size_pool_name(enum size_pool pool) {
     static const char *const names[SIZE_POOLS] = {"rollout", "reward", "reference", "value",
@@ -272,17 +271,22 @@ static void put_rollout(const struct pools *w, struct size_sheet *out) {
              batch * in->response_tokens / size_wave_seconds(in, &g, batch), "tok/s");
 }
 
+static bool same_shape(const struct model_config *a, const struct model_config *b) {
+    return a->layers == b->layers && a->hidden == b->hidden && a->heads == b->heads &&
+           a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->ffn == b->ffn &&
+           a->vocab == b->vocab && a->experts == b->experts && a->expert_ffn == b->expert_ffn;
+}
+
 static void put_memory(const struct size_rlhf *in, struct size_sheet *out) {
     static const char *const names[SIZE_SHARINGS] = {"all_models", "reference_precomputed",
                                                      "lora_shared_base", "frozen_offloaded"};
-    struct size_rlhf_params p = {
-        .policy = (double)flops_all_params(in->policy),
-        .value = (double)flops_all_params(in->value),
-        .reward = (double)flops_all_params(in->reward),
-        .policy_adapters = size_lora_params(in->policy, in->lora_rank),
-        .value_adapters = size_lora_params(in->value, in->lora_rank),
-        .value_shares_base = memcmp(in->value, in->policy, sizeof *in->value) == 0,
-        .reward_shares_base = memcmp(in->reward, in->policy, sizeof *in->reward) == 0};
+    struct size_rlhf_params p = {.policy = (double)flops_all_params(in->policy),
+                                 .value = (double)flops_all_params(in->value),
+                                 .reward = (double)flops_all_params(in->reward),
+                                 .policy_adapters = size_lora_params(in->policy, in->lora_rank),
+                                 .value_adapters = size_lora_params(in->value, in->lora_rank),
+                                 .value_shares_base = same_shape(in->value, in->policy),
+                                 .reward_shares_base = same_shape(in->reward, in->policy)};
     for (int s = 0; s < SIZE_SHARINGS; s++)
         size_put(out, "states, all models", names[s], size_rlhf_states(&p, (enum size_sharing)s),
                  "B");
@@ -308,7 +312,7 @@ static void put_dpo(const struct pools *w, struct size_sheet *out) {
     double ppo = tokens * (2 * n + 2 * n + 2 * r + 2 * v + 6.0 * in->epochs * (n + v));
     struct size_line *line = size_put(out, "DPO beside PPO", "dpo_iteration", seconds, "s");
     size_note(line, NAN, "as many pairs as PPO has samples, all accelerators in one pool");
-    line = size_put(out, "DPO beside PPO", "dpo_operations", 2 * tokens * 8 * n, "FLOP");
+    size_put(out, "DPO beside PPO", "dpo_operations", 2 * tokens * 8 * n, "FLOP");
     line = size_put(out, "DPO beside PPO", "ppo_operations", ppo, "FLOP");
     size_note(line, NAN, "besides decoding, which memory bandwidth bounds");
     double least = ceil(size_dpo_states(w->params[POOL_UPDATE], false) /

@@ -2,6 +2,7 @@
 #include "simulate/runs.h"
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 struct limit {
     const char *name; // as the command line and files spell it
@@ -34,7 +35,8 @@ static const struct limit limits[] = {
 static int check_numbers(const struct runs *runs, struct err *err) {
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         const struct limit *l = &limits[i];
-        double value = *(const double *)((const char *)runs + l->offset);
+        double value;
+        memcpy(&value, (const char *)runs + l->offset, sizeof value);
         if (!(value >= l->least && value <= l->most))
             return err_set(err, ERR_USAGE, "run: %s %g%s: expected %g to %g", l->name, value,
                            l->unit, l->least, l->most);

@@ -157,26 +157,30 @@ TEST(size_storage_counts) {
     catalogue_close(catalogue);
 }
 
-static void rlhf_textbook(struct size_rlhf *in, struct model_config models[2],
+struct two_models {
+    struct model_config policy, reward;
+};
+
+static void rlhf_textbook(struct size_rlhf *in, struct two_models *models,
                           struct catalogue **catalogue, struct accelerator *accelerator) {
-    models[0] = model("llama3-70b");
-    models[1] = model("llama2-13b");
+    models->policy = model("llama3-70b");
+    models->reward = model("llama2-13b");
     *accelerator = h100s(catalogue).accelerator;
     size_rlhf_defaults(in);
-    in->policy = &models[0];
-    in->reward = in->value = &models[1];
+    in->policy = &models->policy;
+    in->reward = in->value = &models->reward;
     in->accelerator = accelerator;
     in->accelerators = 512;
 }
 
 TEST(size_rlhf_textbook_split) {
     struct size_rlhf in;
-    struct model_config models[2];
+    struct two_models models;
     struct catalogue *catalogue;
     struct accelerator accelerator;
     struct size_sheet sheet = {0};
     struct err err = {0};
-    rlhf_textbook(&in, models, &catalogue, &accelerator);
+    rlhf_textbook(&in, &models, &catalogue, &accelerator);
     CHECK_OK(size_rlhf(&in, &sheet, &err), err);
     static const struct {
         const char *pool;
@@ -207,11 +211,12 @@ TEST(size_rlhf_textbook_split) {
 // A token of Mixtral visits 2 of 8 experts; 64 tokens nearly all.
 TEST(size_decoding_reads_visited_experts) {
     struct size_rlhf in;
-    struct model_config models[2], mixtral = model("mixtral-8x7b");
+    struct two_models models;
+    struct model_config mixtral = model("mixtral-8x7b");
     struct catalogue *catalogue;
     struct accelerator accelerator;
     struct size_generator g;
-    rlhf_textbook(&in, models, &catalogue, &accelerator);
+    rlhf_textbook(&in, &models, &catalogue, &accelerator);
     size_generator_of(&in, &g);
     CHECK_CLOSE(size_weights_read(&g, 1), g.weight_bytes, 1e-12); // dense: all
     in.policy = &mixtral;
@@ -227,13 +232,13 @@ TEST(size_decoding_reads_visited_experts) {
 // On few accelerators the pools do not fit, adapters on a shared base do, and all models in turn.
 TEST(size_rlhf_sharing) {
     struct size_rlhf in;
-    struct model_config models[2];
+    struct two_models models;
     struct catalogue *catalogue;
     struct accelerator accelerator;
     struct size_sheet sheet = {0};
     struct err err = {0};
     static const char lora[] = "balanced split, LoRA on a shared base";
-    rlhf_textbook(&in, models, &catalogue, &accelerator);
+    rlhf_textbook(&in, &models, &catalogue, &accelerator);
     in.accelerators = 56;
     CHECK_OK(size_rlhf(&in, &sheet, &err), err);
     // rollout 8, reward 4, reference 8, value 8, update 2 x 16 for 1,270 GB of 1,236 at 16
@@ -266,12 +271,12 @@ TEST(size_decoding) {
     struct model_config latent = model("deepseek-v3"); // 512 + 64 for all heads together
     CHECK_CLOSE(size_kv_bytes(&latent), 2 * 576 * 61, 0);
     struct size_rlhf in;
-    struct model_config models[2];
+    struct two_models models;
     struct catalogue *catalogue;
     struct accelerator accelerator;
     struct size_sheet sheet = {0};
     struct err err = {0};
-    rlhf_textbook(&in, models, &catalogue, &accelerator);
+    rlhf_textbook(&in, &models, &catalogue, &accelerator);
     CHECK_OK(size_rlhf(&in, &sheet, &err), err);
     double first = value(&sheet, "rollout", "decode_first_token");
     CHECK_CLOSE(value(&sheet, "rollout", "decode_last_token") - first,
@@ -302,11 +307,11 @@ TEST(size_lora_counts_parts) {
 
 TEST(size_rlhf_refuses) {
     struct size_rlhf in;
-    struct model_config models[2];
+    struct two_models models;
     struct catalogue *catalogue;
     struct accelerator accelerator;
     struct size_sheet sheet = {0};
-    rlhf_textbook(&in, models, &catalogue, &accelerator);
+    rlhf_textbook(&in, &models, &catalogue, &accelerator);
     struct size_rlhf bad = in;
     bad.replica[POOL_REFERENCE] = 1; // 141 GB into 80
     struct err err = {0};
