@@ -96,6 +96,7 @@ static void set_times(json_t *out, const struct estimate *e) {
     set_number(out, "mfu_causal", e->mfu_causal);
     set_number(out, "hfu", e->hfu);
     set_number(out, "bubble", e->bubble);
+    set_number(out, "bubble_without_messages", e->bubble_without_messages);
     set_number(out, "bubble_formula", e->bubble_formula);
     set_number(out, "forward_seconds", e->forward_seconds);
     set_number(out, "backward_seconds", e->backward_seconds);

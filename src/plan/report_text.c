@@ -170,13 +170,15 @@ static int put_times(const struct report_plan *p, struct text *out) {
         "\nTimes of the busiest pipeline rank: forward %.4g s, backward %.4g s, update %.3g s; "
         "gradients in flight %.3g s\n"
         "  T_fwd + max(T_bwd, T_comm) + T_opt = %.4g s; simulated %.4g s\n"
-        "  bubble %.2f %% simulated (waits for messages in it), %.2f %% by formula\n"
+        "  bubble %.2f %% simulated (waits for messages in it), %.2f %% if sends, gathers and "
+        "reductions took no time, %.2f %% by formula\n"
         "  exposed: reductions %.3g s, gathers %.3g s, pipeline %.3g s, tensor %.3g s, context "
         "%.3g s, experts %.3g s\n",
         e->forward_seconds, e->backward_seconds, e->update_seconds, e->message_seconds,
-        e->overlap_formula_seconds, e->step_seconds, 100 * e->bubble, 100 * e->bubble_formula,
-        e->exposed_reduce, e->exposed_gather, e->exposed_pipeline, e->exposed_tensor,
-        e->exposed_context, e->exposed_expert);
+        e->overlap_formula_seconds, e->step_seconds, 100 * e->bubble,
+        100 * e->bubble_without_messages, 100 * e->bubble_formula, e->exposed_reduce,
+        e->exposed_gather, e->exposed_pipeline, e->exposed_tensor, e->exposed_context,
+        e->exposed_expert);
 }
 
 static int put_failures(const struct report_run *run, struct text *out) {
