@@ -43,7 +43,8 @@ static struct rows rows_of(const struct cost_list *l) {
     double imbalance = l->shape->imbalance > 1 ? l->shape->imbalance : 1;
     r.busy = r.sent * (l->ep > 1 ? imbalance : 1);
     r.worked = r.busy * (gathers_rows(l) ? l->tp : 1);
-    r.each = (int64_t)ceil(r.worked / (double)r.local);
+    // Grouped kernels take the rows of each expert on their own: no alignment is lost at odd counts
+    r.each = ((int64_t)ceil(r.worked / (double)r.local) + 15) / 16 * 16;
     return r;
 }
 

@@ -1,7 +1,7 @@
 // What each publisher says once about all of its measurements: which program ran, on which cluster,
 // and the recipe where its table is silent. See validate.h. The stacks are described in
 // hardware/stacks.yaml, the clusters in hardware/published.yaml, each with its source.
-#include "plan/validate.h"
+#include "plan/validate_parts.h"
 #include <string.h>
 
 // The first whose prefix fits holds.
@@ -30,8 +30,8 @@ static const struct publisher publishers[] = {
     {"zerobubble", "zero-bubble", "a100-roce", "none", 0, 50257, 1, false, false,
      "arXiv 2401.10241; sail-sg/zero-bubble-pipeline-parallelism examples: flash attention, sends "
      "not overlapped, distributed optimizer"},
-    {"megascale", "megatron-2023", "a100-roce", "fit", 2048, 64000, 2, true, false,
-     "arXiv 2402.15627"},
+    {"megascale", "megatron-2023", "a100-roce", "fit", 2048, 64000, 1, true, false,
+     "arXiv 2402.15627, sec. 6: Megatron-LM at a commit of 2023 beside its own system"},
     {"mosaicml", "llm-foundry", "a100-roce", NULL, 0, 0, 3, false, false,
      "mosaicml/llm-foundry scripts/train/benchmarking/README.md"},
     {"flashattention", "flash-attention", NULL, "none", 2048, 50257, 0, false, false,
@@ -122,7 +122,32 @@ static const struct {
       "arXiv 2307.08691, Table 1"}},
 };
 
+// torchtitan's tables go from eager execution to torch.compile and on to float8, which is compiled
+// in all of them.
+static bool eager(const struct published *row) {
+    if (!text_begins(row->source, "torchtitan") && !text_begins(row->source, "asynctp") &&
+        !text_begins(row->source, "h200"))
+        return false;
+    bool compiled = strcasestr(row->notes, "compile") || strcasestr(row->place, "compile");
+    bool denied = strcasestr(row->notes, "no compile") ||
+                  strcasestr(row->notes, "without compile") || strcasestr(row->notes, "eager");
+    bool narrow = strstr(row->precision, "fp8") || strstr(row->precision, "float8");
+    return denied || (!compiled && !narrow);
+}
+
 const struct publisher *publisher_of(const struct published *row) {
+    static const struct publisher torchtitan_eager = {
+        "torchtitan",
+        "torchtitan-eager",
+        "torchtitan",
+        "selective",
+        8192,
+        0,
+        3,
+        false,
+        false,
+        "pytorch/torchtitan benchmarks: rows without torch.compile"};
+    if (eager(row)) return &torchtitan_eager;
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (strncmp(row->source, others[i].prefix, strlen(others[i].prefix)) == 0 &&
             strstr(others[i].in_notes ? row->notes : row->model, others[i].word))
