@@ -69,9 +69,14 @@ static double exposed_chunks(const struct cost_ops *ops, int message, int size) 
     return alone + fmax(0, op->seconds - alone - beside);
 }
 
-// Hidden messages share the compute's time; what is longer than it is exposed, cause by cause.
-static void expose(struct cost_sum *sum, const double hidden[CAUSE_COUNT], double compute) {
-    double all = 0;
+// Hidden messages share the compute's time; what is longer than it is exposed, cause by cause. Keys
+// on their way round have only attention to hide behind.
+static void expose(struct cost_sum *sum, double hidden[CAUSE_COUNT], double compute,
+                   double attention) {
+    double keys = fmin(hidden[CAUSE_CONTEXT], attention), all = 0;
+    sum->cause[CAUSE_CONTEXT] += hidden[CAUSE_CONTEXT] - keys;
+    sum->seconds += hidden[CAUSE_CONTEXT] - keys;
+    hidden[CAUSE_CONTEXT] = keys;
     for (int c = 0; c < CAUSE_COUNT; c++) all += hidden[c];
     sum->hidden += fmin(all, compute);
     if (all <= compute) return;
@@ -109,7 +114,7 @@ struct cost_sum cost_price(const struct cost_shape *shape, struct cost_ops *ops)
         sum.cause[op->cause] += seconds;
         sum.seconds += seconds;
     }
-    expose(&sum, hidden, compute);
+    expose(&sum, hidden, compute, sum.cause[CAUSE_ATTENTION]);
     sum.device = sum.seconds;
     sum.blocking = shape->stack->blocking_launch;
     sum.host = shape->stack->graphs ? 0 : sum.kernels * shape->stack->launch_seconds.value;

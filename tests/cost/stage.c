@@ -263,6 +263,26 @@ TEST(messages_are_hidden_only_where_the_stack_overlaps) {
     CHECK_CLOSE(test_layer(&shape, 0, COST_FORWARD).cause[CAUSE_TENSOR] / exposed, 1, 1e-12);
 }
 
+// Keys that go round hide behind attention and nothing else.
+TEST(a_ring_hides_behind_attention) {
+    struct cluster cluster = test_cluster();
+    struct stack stack = test_stack(true);
+    struct model_config model = test_llama();
+    model.kv_heads = 8;
+    struct cost_shape shape = test_shape(&model, &cluster, &stack);
+    shape.rows = 1;
+    shape.mesh.size[MESH_CP] = 4;
+    shape.context = 1 << 17;
+    CHECK(test_layer(&shape, 0, COST_FORWARD).cause[CAUSE_CONTEXT] == 0);
+    CHECK(test_layer(&shape, 0, COST_FORWARD).hidden > 0);
+    cluster.fast.bandwidth = figure_of(1e9);
+    struct cost_sum slow = test_layer(&shape, 0, COST_FORWARD);
+    CHECK(slow.cause[CAUSE_CONTEXT] > 0);
+    CHECK_CLOSE(slow.hidden / slow.cause[CAUSE_ATTENTION], 1, 1e-9);
+    shape.gather_keys = true; // one gather before attention
+    CHECK(test_layer(&shape, 0, COST_FORWARD).hidden == 0);
+}
+
 // Without flash attention every pair is computed, stored and read again.
 TEST(stored_scores_cost_more) {
     struct cluster cluster = test_cluster();
