@@ -321,3 +321,52 @@ TEST(fp8_keeps_inputs_of_products_narrow) {
     CHECK_CLOSE(wide.kept_bytes - narrow.kept_bytes, 4096 * saved, 1e-12);
     CHECK_CLOSE(kept(&narrow, "input"), kept(&wide, "input"), 1e-12);
 }
+
+// User requirement 87: each mode keeps less than the one before, and the whole plan is smaller.
+TEST(r87_recomputation_orders_the_plan) {
+    static const char *const presets[] = {"gpt2-124m", "llama3-8b", "mixtral-8x7b"};
+    for (size_t p = 0; p < 3; p++) {
+        struct job job;
+        double last[2] = {1e300, 1e300}; // activations, total
+        open_job(&job, &own, presets[p]);
+        job.context = 1024;
+        spread(&job, 2, 2, 1, 1);
+        job.micro_batches = 4;
+        for (int mode = RECOMPUTE_NONE; mode <= RECOMPUTE_FULL; mode++) {
+            struct plan_memory ranks[2];
+            struct err err = {0};
+            job.recompute = (enum engine_recompute)mode;
+            CHECK_OK(plan_memory(&job, ranks, &err), err);
+            CHECK(ranks[0].bytes[PLAN_ACTIVATIONS] < last[0]);
+            CHECK(ranks[0].total < last[1]);
+            last[0] = ranks[0].bytes[PLAN_ACTIVATIONS];
+            last[1] = ranks[0].total;
+        }
+    }
+}
+
+// What the engine would refuse is refused, in one line; nothing is added up for it.
+TEST(plan_memory_refuses_what_the_engine_refuses) {
+    struct job job;
+    struct plan_memory ranks[4];
+    struct err err = {0};
+    open_job(&job, &own, "llama3-8b");
+    spread(&job, 1, 1, 3, 0); // 32 heads
+    CHECK(plan_memory(&job, ranks, &err) != 0);
+    CHECK_CONTAINS(err.text, "does not divide heads");
+    CHECK(strchr(err.text, '\n') == NULL);
+    err = (struct err){0};
+    open_job(&job, &own, "llama3-8b");
+    spread(&job, 1, 1, 1, 0);
+    job.rows = 1 << 20;
+    job.context = 1 << 13;
+    CHECK(plan_memory(&job, ranks, &err) != 0);
+    CHECK_CONTAINS(err.text, "tokens in a micro-batch");
+    err = (struct err){0};
+    open_job(&job, &own, "llama3-8b");
+    spread(&job, 4, 1, 1, 0);
+    job.schedule = PIPELINE_ZB_H1;
+    job.recompute = RECOMPUTE_FULL;
+    CHECK(plan_memory(&job, ranks, &err) != 0);
+    CHECK_CONTAINS(err.text, "recompute none");
+}
