@@ -137,18 +137,20 @@ static void note_tight(struct search *s, const struct search_entry *entry) {
 
 // ---- candidates
 
-// Only zb-v may hold more with fewer micro-batches, which the engine opens places for.
-static int plan_memory_of(struct search *s, double *bytes, struct err *err) {
+static int plan_exactly(struct search *s, const struct pipeline *lists, double *bytes,
+                        struct err *err) {
     const struct job *job = &s->jobs.job;
-    const struct pipeline *lists = search_jobs_pipeline(&s->jobs, err);
-    if (!lists) return -1;
-    *bytes = plan_memory_bound_with(job, lists);
-    if (*bytes > s->capacity) return 0;
-    if (job->schedule == PIPELINE_ZB_V) lists = NULL;
     if (plan_memory_with(job, lists, s->memory, s->ranks, err) != 0) return -1;
     *bytes = s->ranks[plan_memory_fullest(s->ranks, job->layout.mesh.size[MESH_PP])].total;
     s->result->planned++;
     return 0;
+}
+
+static int plan_memory_of(struct search *s, double *bytes, struct err *err) {
+    const struct pipeline *lists = search_jobs_pipeline(&s->jobs, err);
+    if (!lists) return -1;
+    *bytes = plan_memory_bound_with(&s->jobs.job, lists);
+    return *bytes > s->capacity ? 0 : plan_exactly(s, lists, bytes, err);
 }
 
 // What only the whole job shows (too many micro-batches at once, no rate for the precision) turns a
@@ -161,6 +163,12 @@ static int turned_away(struct search *s, const struct search_choice *choice, str
     return reject(s, choice, REASON_ENGINE, 1);
 }
 
+static int reject_full(struct search *s, const struct search_entry *entry) {
+    if (s->result->count == 0 || entry->bound_seconds < s->result->best[0].step_seconds)
+        note_tight(s, entry);
+    return reject(s, &entry->choice, REASON_MEMORY, 1);
+}
+
 static int estimate_candidate(struct search *s, struct search_entry *entry, struct err *err) {
     struct estimate estimate;
     struct err fault = {0};
@@ -169,6 +177,14 @@ static int estimate_candidate(struct search *s, struct search_entry *entry, stru
     entry->step_seconds = estimate.step_seconds;
     estimate_free(&estimate);
     s->result->estimated++;
+    // The engine has places for fewer micro-batches too, which with zb-v may be more: long lists,
+    // made for answers only.
+    if (s->jobs.job.schedule == PIPELINE_ZB_V &&
+        !is_beaten(s, &entry->choice, entry->step_seconds)) {
+        if (plan_exactly(s, NULL, &entry->memory_bytes, &fault) != 0)
+            return turned_away(s, &entry->choice, &fault, err);
+        if (entry->memory_bytes > s->capacity) return reject_full(s, entry);
+    }
     return offer(s, entry);
 }
 
@@ -179,9 +195,7 @@ static int try_candidate(struct search *s, struct search_entry *entry, struct er
         plan_memory_of(s, &entry->memory_bytes, &fault) != 0)
         return turned_away(s, &entry->choice, &fault, err);
     if (entry->memory_bytes <= s->capacity) return estimate_candidate(s, entry, err);
-    if (s->result->count == 0 || entry->bound_seconds < s->result->best[0].step_seconds)
-        note_tight(s, entry);
-    return reject(s, &entry->choice, REASON_MEMORY, 1);
+    return reject_full(s, entry);
 }
 
 static int expand(struct search *s, const struct search_item *node, struct err *err) {
