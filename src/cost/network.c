@@ -266,6 +266,7 @@ static double measured(const struct cluster *c, enum hardware_message_kind kind,
         if (m->bytes >= bytes && (!above || m->bytes < above->bytes)) above = m;
     }
     double seconds;
+    if (!below && !above) return INFINITY;
     if (!below)
         seconds = above->seconds;
     else if (!above)
