@@ -92,10 +92,32 @@ static void reduce_once(struct estimate_view *view, struct job_elements e, doubl
     out->reduce_pieces = view->stack.overlap_reduce && pieces > 1 ? (int)fmin(pieces, 1e6) : 1;
 }
 
-static void gather_once(struct estimate_view *view, struct job_elements e, double table,
-                        struct estimate_stage *out) {
+// weft's engine moves a unit at a time: layers, and the head. Layers of a kind take the same time.
+static double seconds_by_unit(struct estimate_view *view, int stage,
+                              double (*move)(struct estimate_view *view, struct job_elements e)) {
+    const struct job *job = view->job;
+    const struct layout *l = &job->layout;
+    double of_kind[2] = {-1, -1}, sum = 0;
+    for (int i = l->layer_first[stage]; i < l->layer_first[stage + 1]; i++) {
+        double *seconds = &of_kind[model_layer_has_experts(&job->model, i)];
+        if (*seconds < 0) *seconds = move(view, job_layer_elements(job, i));
+        sum += *seconds;
+    }
+    bool own_table = stage == 0 && job->model.tied_head;
+    if (stage == layout_stages(l) - 1 && !own_table)
+        sum += move(view, (struct job_elements){.dense = job_head_elements(job)});
+    return sum;
+}
+
+static void gather_once(struct estimate_view *view, struct job_elements e, double table, int stage,
+                        int units, struct estimate_stage *out) {
     struct job_elements first = {.dense = table};
     out->gather_first = gather_seconds(view, first);
+    if (view->stack.own) {
+        out->gather = seconds_by_unit(view, stage, gather_seconds);
+        out->gather_pieces = units;
+        return;
+    }
     e.dense -= table;
     double bytes = (e.dense + e.expert) * estimate_weight_bytes(view);
     double n = bucket_count(view, bytes);
@@ -166,7 +188,12 @@ void estimate_states(struct estimate_view *view, const struct estimate_unit *uni
     if (!scatters) reduce_once(view, e, table, out);
     // by unit, as they are sharded
     if (!scatters && zero >= 2 && view->stack.overlap_reduce) out->reduce_pieces = count;
-    if ((zero == 1 || zero == 2) && view->stack.overlap_gather) gather_once(view, e, table, out);
+    if (!scatters && zero >= 2 && view->stack.own)
+        out->reduce = seconds_by_unit(view, stage, scatter_seconds) +
+                      estimate_message(view, GROUP_DATA, NETWORK_ALL_REDUCE,
+                                       e.vectors * estimate_gradient_bytes(view));
+    if ((zero == 1 || zero == 2) && view->stack.overlap_gather)
+        gather_once(view, e, table, stage, count - (stage == 0), out);
 }
 
 // ---- the update
@@ -201,6 +228,18 @@ static double tensor_count(const struct job *job, int rank) {
     return sum;
 }
 
+// Updated weights of all the rank's stages, where nothing hides them.
+static double gather_all(struct estimate_view *view, int rank, struct job_elements all) {
+    const struct layout *l = &view->job->layout;
+    if (!view->stack.own) return gather_seconds(view, all);
+    double sum = 0;
+    for (int s = 0; s < layout_stages(l); s++)
+        if (layout_stage_rank(l, s) == rank) sum += seconds_by_unit(view, s, gather_seconds);
+    if (layout_stage_rank(l, 0) == rank)
+        sum += gather_seconds(view, (struct job_elements){.dense = job_table_elements(view->job)});
+    return sum;
+}
+
 void estimate_update_of(struct estimate_view *view, int rank, struct estimate_update *out) {
     const struct job *job = view->job;
     const struct layout *l = &job->layout;
@@ -224,7 +263,7 @@ void estimate_update_of(struct estimate_view *view, int rank, struct estimate_up
                      (shard_ranks(job, false) - 1) * job->cluster.accelerator.kernel_seconds.value;
     out->norm = estimate_message(view, GROUP_WORLD, NETWORK_ALL_REDUCE, sizeof(double));
     if ((l->zero == 1 || l->zero == 2) && !view->stack.overlap_gather)
-        out->gather = gather_seconds(view, all);
+        out->gather = gather_all(view, rank, all);
 }
 
 double estimate_update_sum(const struct estimate_update *u) {

@@ -4,12 +4,6 @@
 #include "plan/estimate_parts.h"
 #include "plan/jobs.h"
 #include <math.h>
-#include <stdlib.h>
-
-// Llama 3 70B on 512 H100: TP 8, PP 4, DP 16, a global batch of 256 sequences in micro-batches
-// of 2.
-static const struct test_layout seventy = {
-    "llama3-70b", "h100-sxm:512", "megatron-core", 8, 4, 1, 1, 1, 2, 4096, 256, PIPELINE_1F1B};
 
 static void estimate(const struct job *job, struct estimate *out) {
     struct err err = {0};
@@ -22,121 +16,6 @@ static double seconds_of(const struct job *job) {
     double seconds = e.step_seconds;
     estimate_free(&e);
     return seconds;
-}
-
-// ---- the chapters' example
-
-// Micro-batches per pipeline are global batch / (dp x micro-batch) = 8, not 32: bubble 3/11.
-TEST(seventy_billion_has_eight_micro_batches) {
-    struct job job;
-    struct estimate e;
-    test_job(&seventy, &job);
-    CHECK_EQ_INT(job.layout.mesh.size[MESH_DP], 16);
-    CHECK_EQ_INT(job.micro_batches, 8);
-    estimate(&job, &e);
-    CHECK_CLOSE(e.bubble_formula, 3.0 / 11, 1e-12);
-    CHECK(e.bubble >= 3.0 / 11); // stages are not equal, and messages take time
-    estimate_free(&e);
-}
-
-// Equal stages and nothing but layers: the simulated bubble is the formula.
-TEST(bubble_of_equal_stages) {
-    struct job job;
-    struct estimate e;
-    test_job(&seventy, &job);
-    struct stack stack = *job.stack;
-    stack.step_seconds.value = 0;
-    job.stack = &stack;
-    job.model.vocab = 64 * 8;
-    job.cluster.slow.bandwidth.value = job.cluster.fast.bandwidth.value = 1e18;
-    job.cluster.slow.latency_seconds.value = job.cluster.fast.latency_seconds.value = 0;
-    job.cluster.fabric.hop_seconds.value = 0;
-    job.micro_batches = 8;
-    estimate(&job, &e);
-    CHECK_CLOSE(e.bubble, 3.0 / 11, 0.01);
-    estimate_free(&e);
-}
-
-// Links as the mission's arithmetic has them: a ring at the full rate of one direction.
-static void plain_links(struct job *job) {
-    struct link *links[2] = {&job->cluster.fast, &job->cluster.slow};
-    for (int k = 0; k < 2; k++) {
-        links[k]->share.value = 1;
-        links[k]->latency_seconds.value = 0;
-        links[k]->half_bytes.value = 0;
-        links[k]->start_seconds.value = 0;
-        links[k]->reduces = false;
-        links[k]->reduce_gain.value = 1;
-    }
-    job->cluster.fabric.hop_seconds.value = 0;
-    job->cluster.fast.bandwidth.value = 450e9;
-    job->cluster.slow.bandwidth.value = 50e9;
-}
-
-// 20 layers x (2 forward + 2 backward) x 8 micro-batches x 0.522 ms (2 x 7/8 x 134 MB over 450 GB/s
-// one way) = 334 ms per GPU and step.
-TEST(tensor_messages_take_334_ms) {
-    struct job job;
-    struct estimate e;
-    test_job(&seventy, &job);
-    struct stack stack = *job.stack;
-    stack.overlap_tensor = false;
-    job.stack = &stack;
-    plain_links(&job);
-    estimate(&job, &e);
-    const struct estimate_stage *s = &e.stages[1]; // no end of the model
-    double once = s->pass[COST_FORWARD].cause[CAUSE_TENSOR] + s->whole.cause[CAUSE_TENSOR];
-    CHECK_CLOSE(8 * once, 0.334, 0.002 / 0.334);
-    estimate_free(&e);
-}
-
-// ZeRO-3 beside TP 8 and PP 4 gathers 140 GB / 32 x 15/16 = 4.1 GB in 82 ms at 50 GB/s; with 8
-// micro-batches x (gather, gather, scatter) 98 GB in 1.97 s; gradients added up unsharded 70 GB in
-// 1.39 s; ZeRO-1 8.2 GB in 0.16 s. (70e9 parameters; the model has 70.55e9.)
-TEST(sharded_states_of_seventy_billion) {
-    struct job job;
-    struct estimate e;
-    struct test_layout l = seventy;
-    double flight[3], more = 70.55 / 70;
-    l.zero = 3;
-    for (int k = 0; k < 3; k++) {
-        test_job(&l, &job);
-        plain_links(&job);
-        struct stack stack = *job.stack;
-        stack.own = true; // adds up unsharded where a job says so
-        job.reduce_type = DTYPE_BF16;
-        job.stack = &stack;
-        job.reduce_per_micro_batch = k == 0;
-        if (k == 2) job.layout.zero = 1;
-        estimate(&job, &e);
-        flight[k] = 0;
-        for (int s = 0; s < 4; s++)
-            flight[k] +=
-                (8 * e.stages[s].shard_flight + e.stages[s].reduce + e.stages[s].reduce_behind +
-                 e.stages[s].gather + e.stages[s].gather_first + e.updates[s].gather) /
-                4;
-        estimate_free(&e);
-    }
-    CHECK_CLOSE(flight[0] / more, 1.97, 0.005);
-    CHECK_CLOSE(flight[1] / more, 1.39, 0.01);
-    CHECK_CLOSE(flight[2] / more, 0.164, 0.005);
-}
-
-// 450, 1100, 1050 and 80 ms: 2,680 without overlap, 1,630 with all hidden, 1,945 with 70 %.
-TEST(overlap_formulas_of_the_chapter) {
-    CHECK_CLOSE(estimate_share_formula(450, 1100, 1050, 80, 0), 2680, 1e-12);
-    CHECK_CLOSE(estimate_overlap_formula(450, 1100, 1050, 80), 1630, 1e-12);
-    CHECK_CLOSE(estimate_share_formula(450, 1100, 1050, 80, 0.7), 1945, 1e-12);
-    struct job job;
-    struct estimate e;
-    test_job(&seventy, &job);
-    estimate(&job, &e);
-    CHECK_CLOSE(e.overlap_formula_seconds,
-                estimate_overlap_formula(e.forward_seconds, e.backward_seconds, e.message_seconds,
-                                         e.update_seconds),
-                1e-12);
-    CHECK(e.overlap_formula_seconds < e.step_seconds); // it knows no bubble
-    estimate_free(&e);
 }
 
 // ---- what holds for every job
@@ -225,7 +104,7 @@ TEST(messages_left_out_are_what_is_exposed) {
     struct job job;
     struct estimate e;
     struct err err = {0};
-    test_job(&seventy, &job);
+    test_job(&test_seventy, &job);
     job.no_overlap = true;
     CHECK_OK(estimate_step(&job, false, &e, &err), err);
     CHECK(e.exposed_reduce > 0 && e.exposed_gather > 0 && e.exposed_pipeline > 0);
@@ -241,7 +120,7 @@ TEST(messages_left_out_are_what_is_exposed) {
 TEST(layers_move_away_from_a_heavy_head) {
     struct job job, other;
     struct err err = {0};
-    struct test_layout l = seventy;
+    struct test_layout l = test_seventy;
     l.model = "llama3-8b";
     l.cluster = "h100-sxm:8";
     l.tp = 1;
@@ -256,42 +135,6 @@ TEST(layers_move_away_from_a_heavy_head) {
     CHECK(seconds_of(&other) < 0.97 * seconds_of(&job));
 }
 
-// Three units of 1e9 weights over 8 ranks at 450 GB/s: a gather of 7/8 x 2 GB takes 3.889 ms, a
-// scatter of FP32 gradients 7.778 ms.
-TEST(sharded_units_hide_behind_each_other) {
-    struct test_layout l = {"llama3-8b", "h100-sxm:8", "fsdp", 1, 1, 1, 1, 3, 1, 4096,
-                            8,           PIPELINE_1F1B};
-    const struct {
-        bool overlap;
-        double compute, forward, backward;
-    } cases[] = {
-        // long enough: the first gather and the last scatter are seen
-        {true, 20e-3, 3.889e-3, 7.778e-3},
-        // 1 ms forward, so 3.889 + 2 x 2.889; backward 2 ms: 1.889, 9.667 and 5.778, then the last
-        {true, 1e-3, 9.667e-3, 25.111e-3},
-        // three gathers; two gathers and three scatters
-        {false, 20e-3, 11.667e-3, 31.111e-3}};
-    for (int k = 0; k < 3; k++) {
-        struct job job;
-        test_job(&l, &job);
-        plain_links(&job);
-        struct stack stack = *job.stack;
-        stack.reduce = DTYPE_F32;
-        stack.overlap_gather = stack.overlap_reduce = cases[k].overlap;
-        job.stack = &stack;
-        struct estimate_unit units[3];
-        for (int u = 0; u < 3; u++)
-            units[u] = (struct estimate_unit){
-                cases[k].compute, cases[k].compute, cases[k].compute, {.dense = 1e9}};
-        struct estimate_view view;
-        struct estimate_stage stage = {0};
-        estimate_view_open(&view, &job);
-        estimate_states(&view, units, 3, 0, &stage);
-        CHECK(fabs(stage.shard_forward - cases[k].forward) < 2e-6);
-        CHECK(fabs(stage.shard_backward - cases[k].backward) < 2e-6);
-    }
-}
-
 // ---- what figures do
 
 // Requirement 135: half the bandwidth between hosts, twice the time of what crosses them, and no
@@ -299,7 +142,7 @@ TEST(sharded_units_hide_behind_each_other) {
 TEST(half_the_bandwidth_takes_twice_as_long) {
     struct job job, half;
     struct estimate e, slow;
-    test_job(&seventy, &job);
+    test_job(&test_seventy, &job);
     half = job;
     half.cluster.slow.bandwidth.value /= 2;
     estimate(&job, &e);
@@ -317,7 +160,7 @@ TEST(half_the_bandwidth_takes_twice_as_long) {
 TEST(assumed_figures_are_said) {
     struct job job;
     struct estimate e;
-    test_job(&seventy, &job);
+    test_job(&test_seventy, &job);
     struct stack stack = *job.stack;
     struct accelerator *a = &job.cluster.accelerator;
     struct figure *figures[] = {&a->memory_bandwidth,
@@ -407,7 +250,7 @@ TEST(folding_keeps_what_is_in_flight) {
         struct job job;
         struct estimate e, quick;
         struct err err = {0};
-        struct test_layout l = seventy;
+        struct test_layout l = test_seventy;
         l.schedule = (enum pipeline_kind)kind;
         l.sequences = 2 * 16 * 100;
         test_job(&l, &job);
@@ -426,7 +269,7 @@ TEST(folding_keeps_what_is_in_flight) {
 TEST(absurd_numbers_take_no_longer) {
     struct job job;
     struct estimate e;
-    test_job(&seventy, &job);
+    test_job(&test_seventy, &job);
     double one = seconds_of(&job);
     job.micro_batches = 1000000;
     job.bucket_bytes = 64;
@@ -448,7 +291,7 @@ static void refused(const struct job *job, const char *part) {
 
 TEST(impossible_jobs_are_refused) {
     struct job job, bad;
-    test_job(&seventy, &job);
+    test_job(&test_seventy, &job);
     bad = job;
     bad.cluster.nodes = 63;
     refused(&bad, "512 ranks");

@@ -39,3 +39,24 @@ static inline void test_job(const struct test_layout *l, struct job *job) {
     job->micro_batches = l->sequences / (l->rows * dp);
     CHECK_OK(layout_split_layers(&job->layout, &job->model, NULL, 0, false, &err), err);
 }
+
+// Llama 3 70B on 512 H100: TP 8, PP 4, DP 16, a global batch of 256 sequences in micro-batches
+// of 2.
+static const struct test_layout test_seventy __attribute__((unused)) = {
+    "llama3-70b", "h100-sxm:512", "megatron-core", 8, 4, 1, 1, 1, 2, 4096, 256, PIPELINE_1F1B};
+
+// Links as arithmetic by hand has them: a ring at the full rate of one direction.
+static inline void test_plain_links(struct job *job) {
+    struct link *links[2] = {&job->cluster.fast, &job->cluster.slow};
+    for (int k = 0; k < 2; k++) {
+        links[k]->share.value = 1;
+        links[k]->latency_seconds.value = 0;
+        links[k]->half_bytes.value = 0;
+        links[k]->start_seconds.value = 0;
+        links[k]->reduces = false;
+        links[k]->reduce_gain.value = 1;
+    }
+    job->cluster.fabric.hop_seconds.value = 0;
+    job->cluster.fast.bandwidth.value = 450e9;
+    job->cluster.slow.bandwidth.value = 50e9;
+}
