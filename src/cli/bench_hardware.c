@@ -87,8 +87,9 @@ static int measure_link(struct hardware_bench *b, int ranks, struct err *err) {
     snprintf(what, sizeof what, "messages between %d %s", ranks,
              processes ? "processes" : "threads");
     say(b, what);
-    const char *const words[] = {"bench", "link",    "--json", "--most",
-                                 most,    "--ranks", number,   NULL};
+    static const char WORK[] = "0.001"; // about as long as an operation of a layer
+    const char *const words[] = {"bench",   "link", "--json", "--most", most,
+                                 "--ranks", number, "--work", WORK,     NULL};
     json_t *root = child_run(processes ? ranks : 1, words, err), *one;
     size_t i;
     int status = root ? 0 : -1;

@@ -27,6 +27,9 @@ static const char help[] =
     "  --latency X          seconds\n"
     "  --ranks-per-host N   what a host is for these (1)\n"
     "  --ranks N            threads of this process, where no launcher started it (2)\n"
+    "  --work SECONDS       each rank works so long before each operation, and writes what it "
+    "sends\n"
+    "                       anew, as between the messages of a step (0)\n"
     "  --threads N          compute threads that a rank would have, for the check of cores (1)\n"
     "  --json\n";
 
@@ -41,7 +44,7 @@ static const double SAMPLE_BYTES = 256e6; // so many in all of a size, within th
 
 struct link_bench {
     int most, ranks, threads, ranks_per_host;
-    double rate, latency;
+    double rate, latency, work;
     bool json, launched;
 };
 
@@ -148,6 +151,16 @@ static void print(struct link_rank *r, enum comm_kind kind, uint64_t bytes, doub
     fflush(stdout);
 }
 
+// Whoever drives the messages sleeps by then, and the data lies where a computation left it.
+static void work(struct link_rank *r, uint64_t bytes) {
+    double until = clock_seconds() + r->bench->work;
+    if (r->bench->work <= 0) return;
+    memset(r->own, 0, bytes);
+    if (bytes * (uint64_t)comm_size(r->comm) <= (uint64_t)r->bench->most)
+        memset(r->all, 0, bytes * (uint64_t)comm_size(r->comm));
+    while (clock_seconds() < until) continue;
+}
+
 static int measure(struct link_rank *r, enum comm_kind kind, uint64_t bytes, struct err *err) {
     int samples = (int)(SAMPLE_BYTES / (double)(bytes + 1));
     if (samples > MOST_SAMPLES) samples = MOST_SAMPLES;
@@ -155,6 +168,7 @@ static int measure(struct link_rank *r, enum comm_kind kind, uint64_t bytes, str
     perform(r, kind, bytes); // to warm up
     comm_wait(comm_barrier(r->world), NULL);
     for (int i = 0; i < samples; i++) {
+        work(r, bytes);
         double begin = clock_seconds();
         perform(r, kind, bytes);
         r->samples[i] = (clock_seconds() - begin) / (kind == COMM_SEND ? 2 : 1);
@@ -300,6 +314,8 @@ static int check(const struct link_bench *b, struct err *err) {
         return err_set(err, ERR_USAGE,
                        "bench link: --ranks %d, --most %d: expected at most %d and %d", b->ranks,
                        b->most, MOST_RANKS, MOST_BYTES);
+    if (b->work < 0 || b->work > 1)
+        return err_set(err, ERR_USAGE, "bench link: --work %g: expected 0 to 1 s", b->work);
     if (b->rate < 0 || b->latency < 0 || b->latency > 10)
         return err_set(err, ERR_USAGE,
                        "bench link: --rate %g, --latency %g: expected 0 or more, and 0 to 10",
@@ -313,6 +329,7 @@ int bench_link(int argc, char **argv) {
         {"--most", OPTION_COUNT, &b.most, LEAST_BYTES},
         {"--rate", OPTION_NUMBER, &b.rate, 0},
         {"--latency", OPTION_NUMBER, &b.latency, 0},
+        {"--work", OPTION_NUMBER, &b.work, 0},
         {"--ranks-per-host", OPTION_COUNT, &b.ranks_per_host, 1},
         {"--ranks", OPTION_COUNT, &b.ranks, 2},
         {"--threads", OPTION_THREADS, &b.threads, 1},

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/sysinfo.h>
-#include <time.h>
 
 // What disturbs a measurement for a moment seldom does so again at the same place of the next
 // round.
@@ -47,19 +46,10 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// A rank of one thread is timed by its processor time: what the call takes when nobody takes the
-// core away.
-static double now(const struct measure_rank *r) {
-    struct timespec t;
-    if (r->team->crew->threads > 1 || clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) != 0)
-        return clock_seconds();
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static double timed(struct measure_rank *r, measure_call *call, void *context) {
-    double begin = now(r);
+    double begin = clock_seconds();
     call(r, context);
-    return now(r) - begin;
+    return clock_seconds() - begin;
 }
 
 double measure_seconds(struct measure_rank *r, measure_call *call, void *context) {

@@ -48,7 +48,9 @@ static void call_attention(struct measure_rank *r, void *context) {
     uint64_t out_bytes = (uint64_t)(a->tokens * width) * size;
     forward.lse = measure_take(&r->out, (uint64_t)a->tokens * (uint64_t)a->heads * sizeof(float));
     forward.out = measure_take(&r->out, out_bytes);
-    forward.workspace = measure_take(&r->out, workspace + 64);
+    // what is small stays where it is, as in a step
+    forward.workspace =
+        workspace <= MEASURE_SCRATCH ? r->scratch : measure_take(&r->out, workspace);
     a->fits = q && forward.lse && forward.out && forward.workspace;
     if (!a->fits) return;
     if (!a->backward) {
