@@ -47,9 +47,7 @@ TEST(tensor_messages_take_334_ms) {
     struct job job;
     struct estimate e;
     test_job(&test_seventy, &job);
-    struct stack stack = *job.stack;
-    stack.overlap_tensor = false;
-    job.stack = &stack;
+    job.no_overlap = true;
     test_plain_links(&job);
     estimate(&job, &e);
     const struct estimate_stage *s = &e.stages[1]; // no end of the model
