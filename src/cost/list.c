@@ -205,3 +205,12 @@ void cost_reduce(struct cost_list *l, const char *name) {
     if (l->tp > 1)
         tensor_message(l, name, l->sequence ? NETWORK_REDUCE_SCATTER : NETWORK_ALL_REDUCE);
 }
+
+void cost_reduce_gradient(struct cost_list *l) {
+    if (l->tp == 1) return;
+    cost_reduce(l, "reduce gradient");
+    if (l->failed || !l->stack->overlap_weight || l->shape->no_overlap) return;
+    struct cost_op *op = &l->out->ops[l->out->count - 1];
+    op->hidden = true;
+    op->chunked = false;
+}

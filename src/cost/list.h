@@ -49,6 +49,8 @@ void cost_gather(struct cost_list *l, const char *name);
 // products of the input half.
 void cost_gather_again(struct cost_list *l, const char *name);
 void cost_reduce(struct cost_list *l, const char *name);
+// Of a column-parallel map's input gradient.
+void cost_reduce_gradient(struct cost_list *l);
 
 // The block between the projections: rotation, attention, forward and backward.
 void cost_rotate(struct cost_list *l, bool backward);

@@ -105,8 +105,8 @@ static void score_product(struct cost_list *l, const char *name, int64_t m, int6
 }
 
 static double score_elements(const struct cost_list *l) {
-    double queries = (double)(l->shape->context / l->cp);
-    return (double)l->shape->rows * (double)l->heads * queries * l->shape->context;
+    int64_t queries = l->shape->context / l->cp;
+    return (double)l->shape->rows * (double)l->heads * (double)queries * l->shape->context;
 }
 
 static void stored_forward(struct cost_list *l) {

@@ -209,7 +209,7 @@ static void experts_input(struct cost_list *l) {
     if (!apart) cost_gather(l, "gather gradient");
     if (l->stack->own) cost_gather(l, "gather experts");
     cost_experts_input(l);
-    if (!apart) cost_reduce(l, "reduce gradient");
+    if (!apart) cost_reduce_gradient(l);
 }
 
 static void input_gradients(struct cost_list *l) {
@@ -223,7 +223,7 @@ static void input_gradients(struct cost_list *l) {
         cost_linear_input(l, "down", l->tokens, l->hidden, l->ffn);
         cost_activation_backward(l, (double)l->tokens, (double)l->ffn);
         cost_linear_input(l, "up", l->tokens, up_width(l), l->hidden);
-        cost_reduce(l, "reduce gradient");
+        cost_reduce_gradient(l);
     }
     cost_norm_backward(l);
     cost_join_backward(l, l->model->out_bias);
@@ -234,7 +234,7 @@ static void input_gradients(struct cost_list *l) {
     latent_kernels(l, true);
     for (int i = qkv_linears(l, linears) - 1; i >= 0; i--)
         cost_linear_input(l, linears[i].name, l->tokens, linears[i].n, linears[i].k);
-    cost_reduce(l, "reduce gradient");
+    cost_reduce_gradient(l);
     if (before) cost_norm_backward(l);
 }
 

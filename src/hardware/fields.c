@@ -149,6 +149,7 @@ static const struct field stack_fields[] = {
     BOOL(struct stack, overlap_reduce, "overlap_reduce"),
     BOOL(struct stack, overlap_gather, "overlap_gather"),
     BOOL(struct stack, overlap_tensor, "overlap_tensor"),
+    BOOL(struct stack, overlap_weight, "overlap_weight"),
     BOOL(struct stack, overlap_pipeline, "overlap_pipeline"),
     BOOL(struct stack, serial_pipeline, "serial_pipeline"),
     BOOL(struct stack, split_sends, "split_sends"),

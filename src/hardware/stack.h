@@ -34,6 +34,8 @@ struct stack {
     bool overlap_reduce;          // gradients are reduced while backward goes on
     bool overlap_gather;          // sharded weights are gathered while forward goes on
     bool overlap_tensor;          // collectives of tensor parallelism run beside products
+    bool overlap_weight;          // sums of input gradients over tensor ranks run beside the
+                                  // products of weight gradients
     bool overlap_pipeline;        // sends run beside compute
     bool serial_pipeline;         // sends and receives one after the other, each keeps both ranks
     bool split_sends;             // tensor ranks send a part each and gather it behind
