@@ -66,8 +66,9 @@ int draw_waterfall(const struct estimate *e, const char *title, struct text *out
              "T_comm) + T_opt = %.3f s.",
              100 * e->mfu_full, 100 * e->hfu, e->step_seconds, e->overlap_formula_seconds);
     svg_text(&svg, 16, row_of(rows) + 18, "", line);
-    snprintf(line, sizeof line, "Bubble %.1f %% simulated, %.1f %% by its formula.",
-             100 * e->bubble, 100 * e->bubble_formula);
+    snprintf(line, sizeof line,
+             "Bubble %.1f %% simulated, %.1f %% were messages free, %.1f %% by its formula.",
+             100 * e->bubble, 100 * e->bubble_without_messages, 100 * e->bubble_formula);
     svg_text(&svg, 16, row_of(rows) + 38, "", line);
     svg_end(&svg);
     return svg.failed ? err_set(err, ERR_MEMORY, "no memory for the picture") : 0;
