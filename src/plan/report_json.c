@@ -174,7 +174,7 @@ static json_t *search_json(const struct report *report) {
         json_t *entry = json_object();
         set(entry, "layout", choice_json(&r->tight[i].choice, 0));
         set_number(entry, "memory_bytes", r->tight[i].memory_bytes);
-        set_number(entry, "step_seconds_at_least", r->tight[i].bound_seconds);
+        set_number(entry, "step_seconds", r->tight[i].step_seconds);
         json_array_append_new(tight, entry);
     }
     set(out, "rejected", rejected);

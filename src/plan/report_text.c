@@ -253,15 +253,13 @@ static int put_runners(const struct report *report, struct text *out) {
 static int put_tight(const struct report *report, struct text *out) {
     const struct search_result *r = &report->result;
     double capacity = search_capacity(&report->request->search);
-    int failed = r->tight_count > 0
-                     ? text_puts(out, "\nNearest that do not fit, though they may be faster\n")
-                     : 0;
+    int failed = r->tight_count > 0 ? text_puts(out, "\nFaster, but too large: the nearest\n") : 0;
     for (int i = 0; i < r->tight_count && i < 4 && !failed; i++) {
         char choice[192];
         failed =
-            text_printf(out, "  %.1f GB, %.1f too many (%s); step at least %.4g s\n",
+            text_printf(out, "  %.1f GB, %.1f too many (%s); step %.4g s\n",
                         r->tight[i].memory_bytes / 1e9, (r->tight[i].memory_bytes - capacity) / 1e9,
-                        search_choice_text(&r->tight[i].choice, choice), r->tight[i].bound_seconds);
+                        search_choice_text(&r->tight[i].choice, choice), r->tight[i].step_seconds);
     }
     return failed;
 }

@@ -123,7 +123,7 @@ static int offer(struct search *s, const struct search_entry *entry) {
     return 0;
 }
 
-// Kept in the order of what they lack.
+// Kept in the order of what they lack; those that the first answer beats go at the end.
 static void note_tight(struct search *s, const struct search_entry *entry) {
     struct search_result *r = s->result;
     if (r->tight_count == SEARCH_MOST_TIGHT &&
@@ -137,20 +137,15 @@ static void note_tight(struct search *s, const struct search_entry *entry) {
 
 // ---- candidates
 
+// Of zb-v the engine has places for fewer micro-batches too, which may be more than this many need.
 static int plan_exactly(struct search *s, const struct pipeline *lists, double *bytes,
                         struct err *err) {
     const struct job *job = &s->jobs.job;
+    if (job->schedule == PIPELINE_ZB_V) lists = NULL;
     if (plan_memory_with(job, lists, s->memory, s->ranks, err) != 0) return -1;
     *bytes = s->ranks[plan_memory_fullest(s->ranks, job->layout.mesh.size[MESH_PP])].total;
     s->result->planned++;
     return 0;
-}
-
-static int plan_memory_of(struct search *s, double *bytes, struct err *err) {
-    const struct pipeline *lists = search_jobs_pipeline(&s->jobs, err);
-    if (!lists) return -1;
-    *bytes = plan_memory_bound_with(&s->jobs.job, lists);
-    return *bytes > s->capacity ? 0 : plan_exactly(s, lists, bytes, err);
 }
 
 // What only the whole job shows (too many micro-batches at once, no rate for the precision) turns a
@@ -164,38 +159,34 @@ static int turned_away(struct search *s, const struct search_choice *choice, str
 }
 
 static int reject_full(struct search *s, const struct search_entry *entry) {
-    if (s->result->count == 0 || entry->bound_seconds < s->result->best[0].step_seconds)
-        note_tight(s, entry);
+    note_tight(s, entry);
     return reject(s, &entry->choice, REASON_MEMORY, 1);
 }
 
-static int estimate_candidate(struct search *s, struct search_entry *entry, struct err *err) {
+static int estimate_seconds(struct search *s, double *seconds, struct err *err) {
     struct estimate estimate;
-    struct err fault = {0};
-    if (estimate_step(&s->jobs.job, true, &estimate, &fault) != 0)
-        return turned_away(s, &entry->choice, &fault, err);
-    entry->step_seconds = estimate.step_seconds;
+    if (estimate_step(&s->jobs.job, true, &estimate, err) != 0) return -1;
+    *seconds = estimate.step_seconds;
     estimate_free(&estimate);
     s->result->estimated++;
-    // The engine has places for fewer micro-batches too, which with zb-v may be more: long lists,
-    // made for answers only.
-    if (s->jobs.job.schedule == PIPELINE_ZB_V &&
-        !is_beaten(s, &entry->choice, entry->step_seconds)) {
-        if (plan_exactly(s, NULL, &entry->memory_bytes, &fault) != 0)
-            return turned_away(s, &entry->choice, &fault, err);
-        if (entry->memory_bytes > s->capacity) return reject_full(s, entry);
-    }
-    return offer(s, entry);
+    return 0;
 }
 
+// Most are slower than they could be, so the exact memory comes last.
 static int try_candidate(struct search *s, struct search_entry *entry, struct err *err) {
     struct err fault = {0};
     if (search_jobs_set(&s->jobs, &entry->choice, err) != 0) return -1;
-    if (job_check(&s->jobs.job, &fault) != 0 ||
-        plan_memory_of(s, &entry->memory_bytes, &fault) != 0)
+    const struct pipeline *lists = search_jobs_pipeline(&s->jobs, &fault);
+    if (!lists) return turned_away(s, &entry->choice, &fault, err);
+    entry->memory_bytes = plan_memory_bound_with(&s->jobs.job, lists);
+    if (entry->memory_bytes > s->capacity) return reject(s, &entry->choice, REASON_MEMORY, 1);
+    if (estimate_seconds(s, &entry->step_seconds, &fault) != 0)
         return turned_away(s, &entry->choice, &fault, err);
-    if (entry->memory_bytes <= s->capacity) return estimate_candidate(s, entry, err);
-    return reject_full(s, entry);
+    if (is_beaten(s, &entry->choice, entry->step_seconds) && !s->request->exhaustive)
+        return reject(s, &entry->choice, REASON_SLOW, 1);
+    if (plan_exactly(s, lists, &entry->memory_bytes, &fault) != 0)
+        return turned_away(s, &entry->choice, &fault, err);
+    return entry->memory_bytes > s->capacity ? reject_full(s, entry) : offer(s, entry);
 }
 
 static int expand(struct search *s, const struct search_item *node, struct err *err) {
@@ -243,6 +234,14 @@ static int best_first(struct search *s, struct err *err) {
     return 0;
 }
 
+static void drop_slow_tight(struct search_result *r) {
+    int kept = 0;
+    for (int i = 0; i < r->tight_count; i++)
+        if (r->count == 0 || r->tight[i].step_seconds < r->best[0].step_seconds)
+            r->tight[kept++] = r->tight[i];
+    r->tight_count = kept;
+}
+
 static int search_all(struct search *s, struct err *err) {
     struct search_walk walk = {
         .request = s->request, .result = s->result, .node = take_node, .context = s};
@@ -250,7 +249,9 @@ static int search_all(struct search *s, struct err *err) {
     s->bounds = search_bounds_open(s->request, err);
     if (!s->memory || !s->bounds || search_walk_nodes(&walk, err) != 0) return -1;
     if (s->result->layouts == 0) return search_refuse(s->request, s->result, err);
-    return best_first(s, err);
+    if (best_first(s, err) != 0) return -1;
+    drop_slow_tight(s->result);
+    return 0;
 }
 
 int search_run(const struct search_request *request, struct search_result *out, struct err *err) {

@@ -103,8 +103,7 @@ struct search_result {
     int64_t rejected_meshes[SEARCH_REASONS], rejected[SEARCH_REASONS];
     struct search_choice example[SEARCH_REASONS]; // the first of each reason
     struct err refusal;                           // of REASON_ENGINE, the first
-    // Candidates that could have been quicker than the first answer, but do not fit: the least
-    // over first.
+    // Candidates that would be quicker than the first answer, but do not fit: the least over first.
     struct search_entry tight[SEARCH_MOST_TIGHT];
     int tight_count;
     double seconds; // that the search took

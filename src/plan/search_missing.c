@@ -12,11 +12,20 @@ struct nearest {
     int count;
 };
 
+// What holds most at once or recomputes less than it may is never the leanest.
+static bool is_lean(const struct search_request *r, const struct search_choice *c) {
+    const int *v = c->value;
+    if (!r->pins.set[SEARCH_RECOMPUTE] && v[SEARCH_RECOMPUTE] != RECOMPUTE_FULL) return false;
+    return r->pins.set[SEARCH_SCHEDULE] || r->pins.set[SEARCH_CHUNKS] ||
+           v[SEARCH_SCHEDULE] == PIPELINE_1F1B;
+}
+
 static int note_node(struct search_walk *walk, const struct search_choice *node, struct err *err) {
     struct nearest *near = walk->context;
     struct search_choice variants[SEARCH_MOST_VARIANTS];
     int count = search_variants(walk->request, node, variants);
     for (int i = 0; i < count; i++) {
+        if (!is_lean(walk->request, &variants[i])) continue;
         if (search_jobs_set(&near->jobs, &variants[i], err) != 0) return -1;
         struct search_entry entry = {.choice = variants[i]};
         entry.memory_bytes = plan_memory_bound(&near->jobs.job);
