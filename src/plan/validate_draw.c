@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SIDE = 420, LEFT = 64, TOP = 40, WIDTH = 560, HEIGHT = 520, MOST_DOTS = 1500, LEGEND = 12 };
-static const char *const colours[] = {"#3366cc", "#dc3912", "#ff9900", "#109618",
-                                      "#990099", "#0099c6", "#dd4477", "#66aa00",
-                                      "#b82e2e", "#316395", "#994499", "#22aa99"};
+enum { SIDE = 420, LEFT = 64, TOP = 40, WIDTH = 560, HEIGHT = 520, MOST_DOTS = 1500, LEGEND = 20 };
+static const char *const colours[] = {"#3366cc", "#dc3912", "#ff9900", "#109618", "#990099",
+                                      "#0099c6", "#dd4477", "#66aa00", "#b82e2e", "#316395",
+                                      "#994499", "#22aa99", "#aaaa11", "#6633cc"};
 
 enum { COLOURS = sizeof colours / sizeof colours[0] };
 
@@ -46,10 +46,16 @@ static void axes(struct svg *svg, const struct range *range) {
         }
 }
 
-static int colour_of(const struct validation *v, const struct validated *r) {
-    int s = 0;
-    while (s < v->sources && strcmp(v->source[s].name, r->row->source) != 0) s++;
-    return s % COLOURS;
+// Sources that count have colours in their order, others are grey.
+static const char *colour_of(const struct validation *v, const char *source) {
+    int place = 0;
+    for (int s = 0; s < v->sources; s++) {
+        bool counts = v->source[s].used >= 10;
+        if (strcmp(v->source[s].name, source) == 0)
+            return counts ? colours[place % COLOURS] : "#888888";
+        place += counts;
+    }
+    return "#888888";
 }
 
 static void dots(struct svg *svg, const struct validation *v, const char *source,
@@ -60,7 +66,7 @@ static void dots(struct svg *svg, const struct validation *v, const char *source
         if (!drawn(r, source) || n++ % every) continue;
         svg_put(svg, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2.6\" fill=\"%s\"/>\n",
                 LEFT + place(range, r->measured), TOP + SIDE - place(range, r->predicted),
-                colours[colour_of(v, r)]);
+                colour_of(v, r->row->source));
     }
 }
 
@@ -69,7 +75,7 @@ static void legend(struct svg *svg, const struct validation *v) {
     for (int s = 0; s < v->sources && line < LEGEND; s++) {
         if (v->source[s].used < 10) continue;
         svg_put(svg, "<circle cx=\"%d\" cy=\"%d\" r=\"4\" fill=\"%s\"/>\n", LEFT + 12,
-                TOP + 14 + 16 * line, colours[s % COLOURS]);
+                TOP + 14 + 16 * line, colour_of(v, v->source[s].name));
         svg_text(svg, LEFT + 22, TOP + 18 + 16 * line, "", v->source[s].name);
         line++;
     }
@@ -91,8 +97,7 @@ int validation_svg(const struct validation *v, const char *source, struct text *
     if (!count) return err_set(err, ERR_DATA, "no row of %s can be drawn", source ? source : "all");
     range.least -= 0.15, range.most += 0.15;
     char title[160];
-    snprintf(title, sizeof title,
-             "%.60s: predicted step over measured (%d rows, mean error %.1f %%)",
+    snprintf(title, sizeof title, "%.40s: step time, %d rows, mean error %.1f %%",
              source ? source : "all sources", count, 100 * sum / count);
     struct svg svg = {.out = out};
     svg_begin(
@@ -100,6 +105,7 @@ int validation_svg(const struct validation *v, const char *source, struct text *
         ".frame{fill:none;stroke:#888}.even{stroke:#888}.off{stroke:#888;stroke-dasharray:3 4}"
         "circle{fill-opacity:.65}",
         "");
+    svg_text(&svg, LEFT - 30, TOP - 14, "class=\"title\"", title);
     axes(&svg, &range);
     dots(&svg, v, source, &range, 1 + count / MOST_DOTS);
     if (!source) legend(&svg, v);
