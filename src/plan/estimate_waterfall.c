@@ -4,6 +4,7 @@
 // messages inside actions, update, and the time in which the rank stands still. That last part is
 // taken apart by simulating again, one cause after the other left out: reductions, gathers, sends,
 // then the differences between stages; what remains is the bubble of the order itself.
+#include "model/flops.h"
 #include "plan/estimate_parts.h"
 #include <math.h>
 
@@ -143,7 +144,7 @@ static void line(struct estimate *e, const char *name, double seconds) {
 
 struct compute {
     double cause[CAUSE_COUNT]; // without recomputation
-    double again, shards, attention_flops;
+    double again, shards;
 };
 
 // Of the mean pipeline rank, all micro-batches.
@@ -163,8 +164,6 @@ static struct compute compute_of(const struct fall *f) {
                                           (f->halves ? 0 : p[COST_WEIGHT].cause[CAUSE_HOST]));
         sum.again += times * p[COST_RECOMPUTE].device;
         sum.shards += times * (stage->shard_forward + stage->shard_backward);
-        for (int pass = 0; pass <= COST_WEIGHT; pass++)
-            sum.attention_flops += times * stage->attention_flops[pass];
     }
     return sum;
 }
@@ -172,7 +171,11 @@ static struct compute compute_of(const struct fall *f) {
 static double compute_lines(const struct fall *f) {
     struct estimate *e = f->e;
     struct compute c = compute_of(f);
-    double useful = e->mfu_causal * e->step_seconds, attention = c.attention_flops / e->rate;
+    // Useful work at the peak: of attention the pairs that are seen, of products the rest.
+    double tokens = (double)job_sequences(f->job) * f->job->context;
+    double products = 6.0 * (double)flops_matmul_params(&f->job->model) * tokens;
+    double useful = e->mfu_causal * e->step_seconds;
+    double attention = useful * (1 - products / e->model_flops_causal);
     double all = c.again + c.shards;
     for (int k = 0; k < CAUSE_COUNT; k++) all += c.cause[k];
     line(e, "products below the peak", c.cause[CAUSE_PRODUCT] - (useful - attention));
