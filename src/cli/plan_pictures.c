@@ -4,6 +4,7 @@
 #include "plan/draw.h"
 #include "plan/size.h"
 #include <stdlib.h>
+#include <string.h>
 
 struct pictures {
     const struct report *report;
@@ -49,7 +50,7 @@ static int scaling_strong(const struct pictures *p, struct text *out, struct err
 
 // Answers wanted for the picture of costs: the more, the less a search may skip. Where the report's
 // own search was slow, its answers have to do.
-enum { MOST_LAYOUTS = 20, SLOW_SECONDS = 3 };
+enum { MOST_LAYOUTS = 40, SLOW_SECONDS = 3 };
 
 // Of one model and batch, cost and 1 / MFU both follow the step's time.
 static int draw_costs(const struct pictures *p, const struct search_result *result,
@@ -109,11 +110,23 @@ static const struct {
            {"cost.svg", cost},
            {"interval.svg", interval}};
 
+// Of a file's path the name without ending.
+static const char *short_name(const char *text, char out[64]) {
+    const char *slash = strrchr(text, '/');
+    const char *from = slash && slash[1] ? slash + 1 : text;
+    size_t length = strlen(from);
+    if (text_ends_with(from, ".yaml") || text_ends_with(from, ".json")) length -= 5;
+    snprintf(out, 64, "%.*s", (int)(length < 63 ? length : 63), from);
+    return out;
+}
+
 int plan_pictures(const struct report *report, const char *folder, struct text *names,
                   struct err *err) {
     struct pictures pictures = {.report = report, .plan = &report->plans[0]};
-    snprintf(pictures.subject, sizeof pictures.subject, "%.70s on %.70s",
-             report->request->model_name, report->request->cluster_name);
+    char model[64], cluster[64];
+    snprintf(pictures.subject, sizeof pictures.subject, "%s on %s",
+             short_name(report->request->model_name, model),
+             short_name(report->request->cluster_name, cluster));
     if (file_make_folders(folder, err) != 0) return -1;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         struct text out = {0};

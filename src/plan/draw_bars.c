@@ -68,7 +68,7 @@ int draw_waterfall(const struct estimate *e, const char *title, struct text *out
     svg_text(&svg, 16, row_of(rows) + 18, "", line);
     snprintf(line, sizeof line,
              "Bubble %.1f %% simulated, %.1f %% were messages free, %.1f %% by its formula.",
-             100 * e->bubble, 100 * e->bubble_without_messages, 100 * e->bubble_formula);
+             100 * e->bubble, 100 * fmax(0, e->bubble_without_messages), 100 * e->bubble_formula);
     svg_text(&svg, 16, row_of(rows) + 38, "", line);
     svg_end(&svg);
     return svg.failed ? err_set(err, ERR_MEMORY, "no memory for the picture") : 0;
