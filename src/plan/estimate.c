@@ -121,7 +121,7 @@ static void add_formula(const struct job *job, double seconds, struct estimate *
     }
     e->overlap_formula_seconds = estimate_overlap_formula(e->forward_seconds, e->backward_seconds,
                                                           e->message_seconds, e->update_seconds);
-    e->bubble = seconds > 0 ? 1 - all / (e->rank_count * seconds) : 0;
+    e->bubble = seconds > 0 ? fmax(0, 1 - all / (e->rank_count * seconds)) : 0; // not -1e-16
     e->bubble_formula =
         pipeline_bubble_formula(&(struct pipeline_shape){.kind = job->schedule,
                                                          .ranks = e->rank_count,

@@ -221,7 +221,8 @@ static int idle_lines(struct fall *f, double before, double busy, struct err *er
         double loss = fmax(before - seconds, 0);
         line(f->e, steps[k].name, loss);
         before -= loss;
-        if (steps[k].leave_out == no_sends) f->e->bubble_without_messages = 1 - busy / before;
+        if (steps[k].leave_out == no_sends)
+            f->e->bubble_without_messages = fmax(0, 1 - busy / before);
     }
     line(f->e, "bubble", before - busy);
     reset(f);
