@@ -16,7 +16,8 @@ struct fall {
 };
 
 static double sum_without(const struct cost_sum *sum, enum cost_cause cause) {
-    return fmax(sum->device - sum->cause[cause], sum->host);
+    double device = sum->device - sum->cause[cause];
+    return sum->blocking ? device + sum->host : fmax(device, sum->host);
 }
 
 static struct cost_sum input_sum(const struct estimate_stage *s) {
