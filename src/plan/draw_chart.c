@@ -154,12 +154,18 @@ static void put_dots(struct frame *f, const struct draw_series *s) {
     }
 }
 
+static bool shows(const struct draw_series *s) {
+    for (int i = 0; i < s->count; i++)
+        if (drawn(s, i)) return true;
+    return false;
+}
+
 static void put_legend(struct frame *f) {
     const struct draw_chart *c = f->chart;
     double x = LEFT;
     for (int k = 0; k < c->count; k++) {
         const struct draw_series *s = &c->series[k];
-        if (!s->name || !*s->name) continue;
+        if (!s->name || !*s->name || !shows(s)) continue;
         if (s->mark == DRAW_DOTS)
             svg_put(&f->svg, "<circle class=\"c%d\" cx=\"%.1f\" cy=\"66\" r=\"4\"/>\n",
                     s->colour % DRAW_COLOURS, x + 8);

@@ -86,6 +86,15 @@ TEST(draw_scaling_has_each_tuning) {
         CHECK_CONTAINS(out.data, scaling_tuning_name((enum scaling_tuning)t));
     CHECK_CONTAINS(out.data, ">2048<");
     text_free(&out);
+    // a layout without tensor ranks cannot spread them over hosts: no line, no legend
+    job.layout.mesh.size[MESH_DP] *= job.layout.mesh.size[MESH_TP];
+    job.layout.mesh.shard = job.layout.mesh.size[MESH_DP];
+    job.layout.mesh.size[MESH_TP] = 1;
+    CHECK_OK(draw_scaling(&job, SCALING_WEAK, "scaling", &out, &err), err);
+    check_svg(&out);
+    CHECK(!strstr(out.data, scaling_tuning_name(SCALING_TENSOR_ACROSS)));
+    CHECK_CONTAINS(out.data, scaling_tuning_name(SCALING_NO_OVERLAP));
+    text_free(&out);
 }
 
 TEST(draw_cost_points) {
