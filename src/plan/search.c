@@ -137,12 +137,10 @@ static void note_tight(struct search *s, const struct search_entry *entry) {
 
 // ---- candidates
 
-// Of zb-v the engine has places for fewer micro-batches too, which may be more than this many need.
-static int plan_exactly(struct search *s, const struct pipeline *lists, double *bytes,
-                        struct err *err) {
+static int plan_exactly(struct search *s, double *bytes, struct err *err) {
     const struct job *job = &s->jobs.job;
-    if (job->schedule == PIPELINE_ZB_V) lists = NULL;
-    if (plan_memory_with(job, lists, s->memory, s->ranks, err) != 0) return -1;
+    const struct pipeline *lists = search_jobs_pipeline(&s->jobs, true, err);
+    if (!lists || plan_memory_with(job, lists, s->memory, s->ranks, err) != 0) return -1;
     *bytes = s->ranks[plan_memory_fullest(s->ranks, job->layout.mesh.size[MESH_PP])].total;
     s->result->planned++;
     return 0;
@@ -176,7 +174,7 @@ static int estimate_seconds(struct search *s, double *seconds, struct err *err) 
 static int try_candidate(struct search *s, struct search_entry *entry, struct err *err) {
     struct err fault = {0};
     if (search_jobs_set(&s->jobs, &entry->choice, err) != 0) return -1;
-    const struct pipeline *lists = search_jobs_pipeline(&s->jobs, &fault);
+    const struct pipeline *lists = search_jobs_pipeline(&s->jobs, false, &fault);
     if (!lists) return turned_away(s, &entry->choice, &fault, err);
     entry->memory_bytes = plan_memory_bound_with(&s->jobs.job, lists);
     if (entry->memory_bytes > s->capacity) return reject(s, &entry->choice, REASON_MEMORY, 1);
@@ -184,7 +182,7 @@ static int try_candidate(struct search *s, struct search_entry *entry, struct er
         return turned_away(s, &entry->choice, &fault, err);
     if (is_beaten(s, &entry->choice, entry->step_seconds) && !s->request->exhaustive)
         return reject(s, &entry->choice, REASON_SLOW, 1);
-    if (plan_exactly(s, lists, &entry->memory_bytes, &fault) != 0)
+    if (plan_exactly(s, &entry->memory_bytes, &fault) != 0)
         return turned_away(s, &entry->choice, &fault, err);
     return entry->memory_bytes > s->capacity ? reject_full(s, entry) : offer(s, entry);
 }

@@ -57,6 +57,7 @@ struct search_split {
 };
 struct search_list {
     struct pipeline_shape shape;
+    int fewest;
     struct pipeline pipeline;
     struct search_list *next;
 };
@@ -110,28 +111,32 @@ static size_t size_of(const struct pipeline *p) {
     return bytes;
 }
 
-const struct pipeline *search_jobs_pipeline(struct search_jobs *jobs, struct err *err) {
+const struct pipeline *search_jobs_pipeline(struct search_jobs *jobs, bool all_sizes,
+                                            struct err *err) {
     struct pipeline_shape shape = job_pipeline_shape(&jobs->job, jobs->job.micro_batches);
+    bool matters = all_sizes && shape.kind == PIPELINE_ZB_V;
+    int fewest = matters ? 1 : shape.micro_batches;
     size_t place = ((size_t)shape.kind * 7 + (size_t)shape.ranks * 31 + (size_t)shape.chunks * 5 +
                     (size_t)shape.micro_batches * 13) %
                    (sizeof jobs->lists / sizeof jobs->lists[0]);
     for (struct search_list *l = jobs->lists[place]; l; l = l->next)
         if (l->shape.kind == shape.kind && l->shape.ranks == shape.ranks &&
             l->shape.chunks == shape.chunks && l->shape.micro_batches == shape.micro_batches &&
-            l->shape.gather == shape.gather)
+            l->shape.gather == shape.gather && l->fewest == fewest)
             return &l->pipeline;
     struct search_list *l = calloc(1, sizeof *l);
     if (!l) {
         (void)err_set(err, ERR_MEMORY, "no memory for a schedule");
         return NULL;
     }
-    if (pipeline_open_for(&l->pipeline, &shape, shape.micro_batches, err) != 0) {
+    if (pipeline_open_for(&l->pipeline, &shape, fewest, err) != 0) {
         free(l);
         return NULL;
     }
     size_t bytes = size_of(&l->pipeline);
     if (jobs->list_bytes + bytes > MOST_LIST_BYTES) drop_lists(jobs);
     l->shape = shape;
+    l->fewest = fewest;
     l->next = jobs->lists[place];
     jobs->lists[place] = l;
     jobs->list_bytes += bytes;

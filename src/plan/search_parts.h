@@ -37,9 +37,11 @@ struct search_jobs {
 };
 void search_jobs_open(struct search_jobs *jobs, const struct search_request *request);
 void search_jobs_close(struct search_jobs *jobs);
-// The pipeline of the job that is set, with places for its number of micro-batches alone; it stays
-// until another is asked for. NULL: none is possible.
-const struct pipeline *search_jobs_pipeline(struct search_jobs *jobs, struct err *err);
+// The pipeline of the job that is set, with places for its number of micro-batches alone or, as the
+// engine opens it, for all up to that (which matters for zb-v). It stays until another is asked
+// for. NULL: none is possible.
+const struct pipeline *search_jobs_pipeline(struct search_jobs *jobs, bool all_sizes,
+                                            struct err *err);
 int search_jobs_set(struct search_jobs *jobs, const struct search_choice *choice, struct err *err);
 // Of a node, for what reads neither schedule nor stages.
 void search_jobs_set_node(struct search_jobs *jobs, const struct search_choice *choice);
