@@ -15,14 +15,14 @@ static const char usage[] =
     "alone and compares. docs/validation.md describes the columns and what stands in them.\n"
     "\n"
     "  --source NAME  only rows whose source_id begins so\n"
-    "  --rows         each row: predicted, measured, error\n"
+    "  --summary      sources only, without their rows\n"
     "  --csv FILE     each row with the parts of its predicted step, as a table\n"
     "  --json         prints JSON (median_source_mape and the rest)\n"
     "  --svg FOLDER   draws predicted over measured: all.svg and one picture for each source\n";
 
 struct arguments {
     const char *file, *source, *csv, *svg;
-    bool rows, json;
+    bool summary, json;
 };
 
 static int write_text(const char *path, struct text *text, struct err *err) {
@@ -60,7 +60,8 @@ static int report(const struct validation *v, const struct arguments *a, struct 
         if (write_text(a->csv, &out, err) != 0) return -1;
     }
     if (a->svg && draw_all(v, a->svg, err) != 0) return -1;
-    int bad = a->json ? validation_json(v, a->rows, &out) : validation_print(v, a->rows, &out);
+    int bad =
+        a->json ? validation_json(v, !a->summary, &out) : validation_print(v, !a->summary, &out);
     if (bad == 0) fwrite(out.data, 1, out.size, stdout);
     text_free(&out);
     return bad == 0 ? 0 : err_set(err, ERR_MEMORY, "no memory for a report");
@@ -90,7 +91,7 @@ static int run(const struct arguments *a, struct err *err) {
 int plan_validate(int argc, char **argv) {
     struct arguments a = {0};
     const struct option options[] = {
-        {"--source", OPTION_TEXT, &a.source, 0}, {"--rows", OPTION_FLAG, &a.rows, 0},
+        {"--source", OPTION_TEXT, &a.source, 0}, {"--summary", OPTION_FLAG, &a.summary, 0},
         {"--csv", OPTION_TEXT, &a.csv, 0},       {"--json", OPTION_FLAG, &a.json, 0},
         {"--svg", OPTION_TEXT, &a.svg, 0},
     };

@@ -119,6 +119,8 @@ struct validation {
     int sources;
     struct validate_ranking *ranking;
     int rankings;
+    int used;
+    double mean, worst; // of |error| over all used rows; the worst with its sign
     double median_source, mean_source, worst_source; // over sources with 10 used rows or more
     int counted_sources;
     int large_sources, beaten_sources;    // of more than 10 used rows; better than their constant

@@ -28,6 +28,8 @@ static int print_sources(const struct validation *v, struct text *out) {
         if (s->ranked) bad |= text_printf(out, "  (+%d for ranking only)", s->ranked);
         bad |= text_puts(out, "\n");
     }
+    bad |= text_printf(out, "all: %d of %d rows used, mean error %.1f%%, worst %+.1f%%\n", v->used,
+                       v->rows, percent(v->mean), percent(v->worst));
     bad |= text_puts(out, "constant: mean error of the source's own median TFLOP/s per GPU.\n");
     return bad |
            text_printf(out,
@@ -64,7 +66,7 @@ static int print_reasons(const struct validation *v, struct text *out) {
     for (int k = 0; k < n; k++)
         bad |=
             text_printf(out, "%5d %-26.26s %s\n", found[k].count, found[k].source, found[k].reason);
-    if (others) bad |= text_printf(out, "%5d for other reasons, see --rows\n", others);
+    if (others) bad |= text_printf(out, "%5d for other reasons, see the rows\n", others);
     return bad;
 }
 
@@ -200,12 +202,14 @@ static int json_rankings(const struct validation *v, struct text *out) {
 }
 
 int validation_json(const struct validation *v, bool rows, struct text *out) {
-    int bad = text_printf(out,
-                          "{\"median_source_mape\": %.5f, \"mean_source_mape\": %.5f, "
-                          "\"worst_source_mape\": %.5f,\n \"counted_sources\": %d, "
-                          "\"beats_constant\": %d, \"of_sources\": %d,\n",
-                          v->median_source, v->mean_source, v->worst_source, v->counted_sources,
-                          v->beaten_sources, v->large_sources);
+    int bad =
+        text_printf(out,
+                    "{\"median_source_mape\": %.5f, \"used\": %d, \"mape\": %.5f, \"worst\": %.5f, "
+                    "\"mean_source_mape\": %.5f, "
+                    "\"worst_source_mape\": %.5f,\n \"counted_sources\": %d, "
+                    "\"beats_constant\": %d, \"of_sources\": %d,\n",
+                    v->median_source, v->used, v->mean, v->worst, v->mean_source, v->worst_source,
+                    v->counted_sources, v->beaten_sources, v->large_sources);
     if (v->schedule_pairs)
         bad |=
             text_printf(out, " \"schedule_ratio_error\": %.5f, \"schedule_ratio_worst\": %.5f,\n",

@@ -110,12 +110,18 @@ static void sum_all(struct validation *v, double *room) {
     v->median_source = validate_median(room, n);
     for (int i = 0; i < v->rows; i++) {
         const struct validated *r = &v->row[i];
+        if (r->verdict == VALIDATE_USED) {
+            v->used++;
+            v->mean += fabs(r->error);
+            if (fabs(r->error) > fabs(v->worst)) v->worst = r->error;
+        }
         if (!(r->memory_total > 0)) continue;
         if (r->ran_out)
             v->failed++, v->failed_found += !r->fits;
         else
             v->succeeded++, v->succeeded_found += r->fits;
     }
+    if (v->used) v->mean /= v->used;
 }
 
 int validate_sums(struct validation *v, struct err *err) {
