@@ -167,6 +167,8 @@ static int show_parts(struct catalogue *catalogue, const char *name, json_t *all
 }
 
 static int show(struct catalogue *catalogue, const char *name, bool json, struct err *err) {
+    const struct accelerator *spoken = catalogue_accelerator(catalogue, name, NULL);
+    if (spoken) name = spoken->name;
     json_t *all = json ? json_array() : NULL;
     bool found = false;
     int result = 0;

@@ -122,12 +122,43 @@ int catalogue_add(struct catalogue *catalogue, const char *path, struct err *err
     return result;
 }
 
-static void *look_up(const struct catalogue *catalogue, enum section_kind kind, const char *name,
-                     struct err *err) {
-    void *entry = catalogue_find(catalogue, kind, name);
-    if (entry) return entry;
+// As users say it: in capitals, or without what tells the usual one from the others: "H100" is the
+// first entry whose name begins with "h100-".
+static void *find_spoken(const struct catalogue *catalogue, enum section_kind kind,
+                         const char *name) {
+    void *exact = catalogue_find(catalogue, kind, name);
+    const struct entries *entries = &catalogue->sections[kind];
+    size_t length = strlen(name);
+    if (exact || length == 0) return exact;
+    for (int i = 0; i < entries->count; i++)
+        if (strcasecmp(entries->names[i], name) == 0) return entries->entry[i];
+    for (int i = 0; i < entries->count; i++)
+        if (strncasecmp(entries->names[i], name, length) == 0 && entries->names[i][length] == '-')
+            return entries->entry[i];
+    return NULL;
+}
+
+// The nearest name, whole or up to its first hyphen: "h101" is near to "h100-sxm".
+static const char *nearest_spoken(const struct catalogue *catalogue, enum section_kind kind,
+                                  const char *name) {
     const struct entries *entries = &catalogue->sections[kind];
     const char *nearest = text_nearest(name, entries->names, (size_t)entries->count);
+    for (int i = 0; i < entries->count && !nearest; i++) {
+        char stem[64];
+        const char *one = stem;
+        snprintf(stem, sizeof stem, "%.*s", (int)strcspn(entries->names[i], "-"),
+                 entries->names[i]);
+        if (text_nearest(name, &one, 1)) nearest = entries->names[i];
+    }
+    return nearest;
+}
+
+static void *look_up(const struct catalogue *catalogue, enum section_kind kind, const char *name,
+                     struct err *err) {
+    void *entry = kind == SECTION_ACCELERATORS ? find_spoken(catalogue, kind, name)
+                                               : catalogue_find(catalogue, kind, name);
+    if (entry) return entry;
+    const char *nearest = nearest_spoken(catalogue, kind, name);
     if (nearest)
         err_set(err, ERR_USAGE, "unknown %s \"%.100s\"; did you mean \"%s\"?",
                 section_of(kind)->one, name, nearest);
@@ -262,10 +293,8 @@ static const struct cluster_entry *usual_cluster(const struct catalogue *catalog
 }
 
 static int unknown_cluster(const struct catalogue *catalogue, const char *name, struct err *err) {
-    const struct entries *a = &catalogue->sections[SECTION_CLUSTERS],
-                         *b = &catalogue->sections[SECTION_ACCELERATORS];
-    const char *near_a = text_nearest(name, a->names, (size_t)a->count),
-               *near_b = text_nearest(name, b->names, (size_t)b->count);
+    const char *near_a = nearest_spoken(catalogue, SECTION_CLUSTERS, name),
+               *near_b = nearest_spoken(catalogue, SECTION_ACCELERATORS, name);
     const char *nearest =
         near_a && near_b
             ? (text_distance(name, near_a) <= text_distance(name, near_b) ? near_a : near_b)
@@ -291,15 +320,16 @@ int catalogue_cluster(struct catalogue *catalogue, const char *text, struct clus
     name[length] = 0;
     const struct cluster_entry *entry = catalogue_find(catalogue, SECTION_CLUSTERS, name);
     const struct accelerator *a = NULL;
+    if (!entry) a = find_spoken(catalogue, SECTION_ACCELERATORS, name);
+    if (!entry && !a) entry = find_spoken(catalogue, SECTION_CLUSTERS, name);
     if (!entry) {
-        a = catalogue_find(catalogue, SECTION_ACCELERATORS, name);
         if (!a) return unknown_cluster(catalogue, name, err);
-        entry = usual_cluster(catalogue, name);
+        entry = usual_cluster(catalogue, a->name);
         if (!entry)
             return err_set(err, ERR_USAGE,
                            "accelerator \"%s\": no cluster of the catalogue is made of it, so its "
                            "links are not known; write a cluster file",
-                           name);
+                           a->name);
     }
     struct cluster c;
     resolve(catalogue, entry, &c);

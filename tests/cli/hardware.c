@@ -40,6 +40,8 @@ TEST(hardware_shows) {
     CHECK_STR(json_string_value(json_object_get(bandwidth, "unit")), "B/s");
     CHECK_STR(json_string_value(json_object_get(link, "directions")), "both");
     json_decref(all);
+    CHECK_EQ_INT(run(out, sizeof out, "show H100"), 0);
+    CHECK_CONTAINS(out, "accelerator h100-sxm\n");
     CHECK_EQ_INT(run(out, sizeof out, "show ib-ndrr"), 2);
     CHECK_CONTAINS(out, "did you mean \"ib-ndr\"?");
 }

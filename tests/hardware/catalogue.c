@@ -103,6 +103,19 @@ TEST(cluster_by_accelerator_and_count) {
     catalogue_close(c);
 }
 
+TEST(cluster_as_users_say_it) {
+    struct catalogue *c = open_catalogue();
+    CHECK_STR(cluster_of(c, "h100:512").accelerator.name, "h100-sxm");
+    CHECK_STR(cluster_of(c, "H100-SXM:8").accelerator.name, "h100-sxm");
+    CHECK_STR(cluster_of(c, "A100").accelerator.name, "a100-80");
+    CHECK_STR(cluster_of(c, "MI300X:16").accelerator.name, "mi300x");
+    CHECK_STR(cluster_of(c, "DGX-H100").name, "dgx-h100");
+    struct err err = {0};
+    CHECK_STR(catalogue_accelerator(c, "h100", &err)->name, "h100-sxm");
+    CHECK(catalogue_accelerator(c, "h10", &err) == NULL);
+    catalogue_close(c);
+}
+
 // Jobs take equal parts of racks of 72: 256 are 4 x 64, 144 are 2 x 72.
 TEST(cluster_domains_of_racks) {
     static const struct {

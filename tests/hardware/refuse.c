@@ -139,6 +139,7 @@ static void refused_name(const char *name, const char *const *parts) {
 TEST(refuse_cluster_names) {
     REFUSED_NAME("h100-sxn", "did you mean \"h100-sxm\"?");
     REFUSED_NAME("dgx-h101:64", "did you mean \"dgx-h100\"?");
+    REFUSED_NAME("h101:8", "did you mean \"h100-sxm\"?");
     REFUSED_NAME("zzzzzzzz", "weft hardware lists");
     REFUSED_NAME("h100-sxm:", "NAME:COUNT");
     REFUSED_NAME("h100-sxm:x", "NAME:COUNT");
