@@ -60,8 +60,10 @@ schedule-pictures: build ## redraws docs/schedule-*.svg, the pipeline schedules 
 plan-pictures: build ## redraws docs/plan-*.svg, the pictures of docs/planning.md and docs/reliability.md
 	@$(BUILD)/weft simulate run configs/simulate/llama3-70b.yaml --svg docs/plan-interval.svg >/dev/null
 	@$(BUILD)/weft plan llama3-70b configs/clusters/512xh100.yaml --svg $(BUILD)/pictures >/dev/null
-	@for name in waterfall memory scaling-strong; do \
-	    cp $(BUILD)/pictures/$$name.svg docs/plan-$$name.svg || exit 1; \
+	@$(BUILD)/weft plan llama3-70b configs/clusters/512xh100.yaml --fix tp=8,pp=4 --global-batch 256 --context 4096 \
+	    --svg $(BUILD)/pictures/pinned >/dev/null
+	@for name in waterfall memory pinned/scaling-strong; do \
+	    cp $(BUILD)/pictures/$$name.svg docs/plan-$$(basename $$name).svg || exit 1; \
 	done
 
 plan-examples: build ## runs the examples of docs/planning.md anew

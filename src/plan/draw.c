@@ -47,23 +47,25 @@ int draw_scaling(const struct job *job, enum scaling_kind kind, const char *titl
                                          .mark = t == SCALING_CHOSEN ? DRAW_LINE : DRAW_DASHED,
                                          .colour = t};
     }
-    const struct draw_chart chart = {
-        .title = title,
-        .subtitle = kind == SCALING_WEAK
-                        ? "batch of a data rank kept (weak scaling); tokens/s of an "
-                          "accelerator over that of the smallest world"
-                        : "batch of the step kept (strong scaling); tokens/s of an "
-                          "accelerator over that of the smallest world",
-        .x_label = "accelerators",
-        .y_label = "efficiency",
-        .x_log = true,
-        .y_share = true,
-        .y_least = 0,
-        .y_most = 1.1,
-        .ticks = ticks,
-        .tick_count = count,
-        .series = series,
-        .count = SCALING_TUNINGS};
+    char subtitle[200];
+    const int *size = job->layout.mesh.size;
+    snprintf(subtitle, sizeof subtitle,
+             "tp %d, pp %d, cp %d; batch of %s kept (%s scaling); tokens/s of an accelerator",
+             size[MESH_TP], size[MESH_PP], size[MESH_CP],
+             kind == SCALING_WEAK ? "a data rank" : "the step",
+             kind == SCALING_WEAK ? "weak" : "strong");
+    const struct draw_chart chart = {.title = title,
+                                     .subtitle = subtitle,
+                                     .x_label = "accelerators",
+                                     .y_label = "of the smallest world's",
+                                     .x_log = true,
+                                     .y_share = true,
+                                     .y_least = 0,
+                                     .y_most = 1.1,
+                                     .ticks = ticks,
+                                     .tick_count = count,
+                                     .series = series,
+                                     .count = SCALING_TUNINGS};
     return draw_chart(&chart, out, err);
 }
 
