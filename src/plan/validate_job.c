@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_CHOICES = 1 << 24 }; // of making a list of zb-2p
+
 bool text_begins(const char *text, const char *with) {
     return strncmp(text, with, strlen(with)) == 0;
 }
@@ -25,13 +27,14 @@ static int take_mesh(const struct published *row, const struct publisher *publis
                      struct job *job, struct err *err) {
     struct mesh *mesh = &job->layout.mesh;
     int tp = one(row->tp), pp = one(row->pp), cp = one(row->cp);
-    int64_t others = (int64_t)tp * pp * cp;
     if (row->gpus < 1) return err_set(err, ERR_DATA, "the number of GPUs is not given");
-    if (row->gpus % others != 0)
+    int left = row->gpus;
+    bool divides = left % tp == 0 && (left /= tp) % pp == 0 && (left /= pp) % cp == 0;
+    if (!divides)
         return err_set(err, ERR_DATA, "tp %d x pp %d x cp %d does not divide %d GPUs", tp, pp, cp,
                        row->gpus);
     mesh->size[MESH_TP] = tp, mesh->size[MESH_PP] = pp, mesh->size[MESH_CP] = cp;
-    mesh->size[MESH_DP] = (int)(row->gpus / others);
+    mesh->size[MESH_DP] = left / cp;
     int data = mesh->size[MESH_DP] * cp;
     // Experts may also lie on the ranks of a tensor group; here each group of ep is one of data
     // ranks, so the largest that there is room for stands in.
@@ -282,6 +285,11 @@ int published_job(const struct published *row, struct validate_tools *tools, str
     job_defaults(&job);
     if (make(row, tools, &job, err) != 0) return -1;
     if (job.schedule == PIPELINE_FILE) {
+        int pp = job.layout.mesh.size[MESH_PP];
+        if ((double)pp * pp * job.micro_batches > MOST_CHOICES)
+            return err_set(err, ERR_DATA,
+                           "zb-2p of %d ranks and %d micro-batches is too long a list", pp,
+                           job.micro_batches);
         job.schedule_csv = validate_zb_2p(job.layout.mesh.size[MESH_PP], job.micro_batches);
         if (!job.schedule_csv) return err_set(err, ERR_MEMORY, "no memory for a schedule");
     }
