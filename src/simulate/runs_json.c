@@ -123,7 +123,9 @@ static json_t *synchronous(const struct runs_report *p) {
                                runs_work_seconds(&other)
                          : 0;
     put(out, "more_seconds", seconds);
-    put(out, "more_dollars", seconds / 3600 * other.nodes * other.per_node * other.price_per_hour);
+    double hours = seconds / 3600 * other.nodes * other.per_node;
+    put(out, "more_accelerator_hours", hours);
+    put(out, "more_dollars", hours * other.price_per_hour);
     return out;
 }
 

@@ -156,9 +156,10 @@ static int print_closed(const struct runs_report *p, struct text *out) {
         "work, against %.2f %%:\n            %.2g days",
         p->synchronous_seconds, text_duration(sync.young_seconds, b), 100 * sync.least_waste,
         100 * c->least_waste, days);
+    double lost = days * 24 * r->nodes * r->per_node; // accelerator-hours
+    failed |= text_printf(out, ", %s accelerator-hours", count(lost, a));
     if (r->price_per_hour > 0)
-        failed |= text_printf(out, ", $%s",
-                              count(days * 24 * r->nodes * r->per_node * r->price_per_hour, a));
+        failed |= text_printf(out, ", $%s", count(lost * r->price_per_hour, a));
     return failed | text_puts(out, " of this run\n");
 }
 
