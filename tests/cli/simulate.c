@@ -35,7 +35,7 @@ TEST(simulate_worked_figures_as_text) {
     CHECK_CONTAINS(out, "Young sqrt(2 C M) 1087 s");
     CHECK_CONTAINS(out, "sqrt(2 C R) = 77.5 s");
     CHECK_CONTAINS(out, "3.90 % blocking and lost work, against 0.92 %");
-    CHECK_CONTAINS(out, "0.9 days, 10,999 accelerator-hours, $21,997");
+    CHECK_CONTAINS(out, "0.9 days, 10,998 accelerator-hours, $21,997");
     CHECK_CONTAINS(out, "default"); // both rates are printed, whichever is used
     CHECK_EQ_INT(
         run(out, sizeof out,
