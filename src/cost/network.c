@@ -330,5 +330,8 @@ double network_send_seconds(const struct cluster *cluster, const struct mesh *me
     double leaf = (double)cluster->fabric.nodes_per_leaf * cluster->per_node;
     double crossing = beyond ? (stride < leaf ? stride / leaf : 1) : 0;
     struct way way = leaves ? slow_way(cluster, crossing, beyond) : fast_way(cluster);
+    const struct link *link = leaves ? &cluster->slow : &cluster->fast;
+    // one send has a channel or two to its peer, a collective all of them
+    if (link->send_share.value > 0) way.bandwidth *= link->send_share.value / link->share.value;
     return way.latency + transfer(&way, bytes, bytes);
 }

@@ -81,6 +81,7 @@ static const struct field link_fields[] = {
     NEEDED(struct link, latency_seconds, "latency_seconds", UNIT_SECONDS),
     FIGURE(struct link, start_seconds, "start_seconds", UNIT_SECONDS, 1e-5),
     FIGURE(struct link, share, "share", UNIT_SHARE, 0.8),
+    FIGURE(struct link, send_share, "send_share", UNIT_SHARE, 0),
     FIGURE(struct link, half_bytes, "half_bytes", UNIT_BYTES, 1e6),
     BOOL(struct link, reduces, "reduces"),
     FIGURE(struct link, reduce_gain, "reduce_gain", UNIT_NUMBER, 1),

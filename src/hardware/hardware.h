@@ -134,10 +134,11 @@ struct link {
     struct figure latency_seconds; // of one step of a collective
     struct figure start_seconds;   // of a collective before its first step
     struct figure share;           // of the bandwidth that large collectives reach
-    struct figure half_bytes;      // a message of this size reaches half of that, see network.c
-    bool both_directions_stated;   // the vendor's figure counts both; `bandwidth` is half of it
-    bool reduces;                  // switches add up (NVLink SHARP, InfiniBand SHARP)
-    struct figure reduce_gain;     // all-reduce over ring all-reduce where they do; 1 else
+    struct figure send_share;    // that one send between two ranks reaches; absent: as collectives
+    struct figure half_bytes;    // a message of this size reaches half of that, see network.c
+    bool both_directions_stated; // the vendor's figure counts both; `bandwidth` is half of it
+    bool reduces;                // switches add up (NVLink SHARP, InfiniBand SHARP)
+    struct figure reduce_gain;   // all-reduce over ring all-reduce where they do; 1 else
 };
 
 enum fabric_kind { FABRIC_FAT_TREE, FABRIC_RAIL, FABRIC_DRAGONFLY };
