@@ -27,6 +27,7 @@ TEST(inputs_that_are_none) {
     const char *path = test_path("broken.json");
     CHECK(plan_read_model("llama3-70bb", &c, &err) != 0);
     CHECK_CONTAINS(err.text, "did you mean \"llama3-70b\"?");
+    err = (struct err){0}; // the first message stays
     CHECK_OK(file_replace(path, "{", 1, &err), err);
     CHECK(plan_read_model(path, &c, &err) != 0);
     CHECK_CONTAINS(err.text, "broken.json");
