@@ -55,10 +55,7 @@ static int sort_words(struct words *w, const char *const *words, int count, stru
 // What the time rests on that was not measured here.
 static void assumed_text(const struct prediction *p, char *out, size_t bytes) {
     out[0] = 0;
-    if (p->machine.lacks[0])
-        snprintf(out, bytes, "%s not measured", p->machine.lacks);
-    else if (p->estimate.assumed)
-        snprintf(out, bytes, "a link or rate is assumed");
+    if (p->machine.lacks[0]) snprintf(out, bytes, "%s not measured", p->machine.lacks);
 }
 
 // ---- text ---------------------------------------------------------------------------------------

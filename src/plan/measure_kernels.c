@@ -28,6 +28,7 @@ static void call_attention(struct measure_rank *r, void *context) {
     struct device *d = &r->device;
     uint64_t size = dtype_bytes(a->type);
     int64_t width = (int64_t)a->heads * a->head_dim, qkv = 3 * width;
+    if (!a->backward) r->in.at = 0; // the operation before has just written it
     const char *q = measure_take(&r->in, (uint64_t)(a->tokens * qkv) * size);
     struct device_attention forward = {.type = a->type,
                                        .queries = a->tokens,
@@ -319,6 +320,12 @@ static void perform(struct measure_rank *r, const struct kernel *k, const struct
     }
 }
 
+// In a forward pass the operation before has just written what these read; what the others read
+// has left the caches by then.
+static bool follows_writer(enum hardware_kernel kernel) {
+    return kernel == KERNEL_ROPE || kernel == KERNEL_GELU || kernel == KERNEL_SWIGLU;
+}
+
 // Largest operands, in units of `elements` of the widest type.
 static void call_kernel(struct measure_rank *r, void *context) {
     struct kernel *k = context;
@@ -330,6 +337,8 @@ static void call_kernel(struct measure_rank *r, void *context) {
     if (k->kernel != KERNEL_LOSS && k->kernel != KERNEL_GRAD_NORM && k->kernel != KERNEL_COPY &&
         k->kernel != KERNEL_ADAMW && k->kernel != KERNEL_ROUTE)
         wide = wide / sizeof(float) * size;
+    if (follows_writer(k->kernel)) r->in.at = 0;
+    if (k->kernel == KERNEL_ROPE) r->out.at = 0; // in place
     struct operands o = {.a = measure_take(&r->in, wide + WIDTH * sizeof(float)),
                          .b = measure_take(&r->in, wide + WIDTH * sizeof(float)),
                          .out = measure_take(&r->out, 2 * wide),

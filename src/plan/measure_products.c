@@ -13,6 +13,7 @@ static const struct shape full_shapes[] = {{96, 96},    {128, 512},  {512, 128},
 static const struct shape quick_shapes[] = {{96, 96},    {256, 256},  {768, 768},
                                             {3072, 768}, {768, 3072}, {16384, 256}};
 static const int full_tokens[] = {64, 256, 1024}, quick_tokens[] = {64, 512};
+enum { LEAST_VOCABULARY = 8192 };
 static const double MOST_FLOPS = 2.5e9; // of one product; what is larger runs at the same rate
 
 struct product {
@@ -44,13 +45,16 @@ static void call_product(struct measure_rank *r, void *context) {
     w->plain = packed ? packed : measure_take(&r->in, (uint64_t)(w->n * w->k) * size);
     w->packed_forward = backward ? NULL : packed;
     w->packed_backward = backward ? packed : NULL;
-    void *to = measure_take(&r->out, backward ? x_bytes : y_bytes);
+    // the widest are heads, whose logits are FP32
+    enum dtype y_type = w->n >= LEAST_VOCABULARY ? DTYPE_F32 : p->type;
+    void *to = measure_take(&r->out, backward ? x_bytes
+                                              : (uint64_t)(p->tokens * w->n) * dtype_bytes(y_type));
     p->fits = x && y && w->plain && to;
     if (!p->fits) return;
     if (backward)
         d->linear_backward_input(d, w, p->tokens, y, w->n, to, w->k);
     else
-        d->linear_forward(d, w, p->tokens, x, w->k, NULL, to, w->n, p->type);
+        d->linear_forward(d, w, p->tokens, x, w->k, NULL, to, w->n, y_type);
 }
 
 static void measure_one(struct measure_rank *r, struct product *p) {
