@@ -88,7 +88,7 @@ static const struct {
     {"megatron_bridge",
      false,
      "DeepSeekV3 (dropless)",
-     {"megatron_bridge", "megatron-bridge", "dgx-h100", "selective", 0, 0, 1, false, false,
+     {"megatron_bridge", "megatron-bridge-deepep", "dgx-h100", "selective", 0, 0, 1, false, false,
       "scripts/performance/configs/deepseek: recompute_modules mla_up_proj"}},
     {"megatron_bridge",
      false,
