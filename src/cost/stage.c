@@ -91,13 +91,29 @@ static void wait_for_host(struct cost_sum *sum) {
     sum->cause[CAUSE_HOST] = sum->seconds - sum->device;
 }
 
+// The largest of n normal deviations, in standard deviations (Cramer).
+static double largest_of(double n) {
+    double r = sqrt(2 * log(n));
+    return r - (log(log(n)) + log(4 * M_PI)) / (2 * r);
+}
+
+// Ranks wait for each other, so that a step has the pace of the slowest accelerator. What a whole
+// node of them does is in its figures already.
+static double slowest_pace(const struct cost_shape *s) {
+    const int node = 8;
+    double ranks = mesh_ranks(&s->mesh);
+    if (ranks <= node) return 1;
+    return 1 + s->cluster->accelerator.speed_spread.value * (largest_of(ranks) - largest_of(node));
+}
+
 struct cost_sum cost_price(const struct cost_shape *shape, struct cost_ops *ops) {
     struct cost_sum sum = {.seconds = 0};
     struct groups groups = {.known = {false}};
-    double hidden[CAUSE_COUNT] = {0}, compute = 0;
+    double hidden[CAUSE_COUNT] = {0}, compute = 0, pace = slowest_pace(shape);
     for (int i = 0; i < ops->count; i++) {
         struct cost_op *op = &ops->ops[i];
         op->seconds = op_seconds(shape, op, &groups);
+        if (op->kind != COST_MESSAGE) op->seconds *= pace;
         sum.flops += op->flops;
         sum.kernels += op->launches;
     }

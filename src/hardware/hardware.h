@@ -116,6 +116,7 @@ struct accelerator {
     struct figure fill_k;                         // start and end of a tile, in units of k
     struct figure memory_share;   // share of memory_bandwidth that streaming kernels reach
     struct figure kernel_seconds; // fixed cost of a kernel on the device
+    struct figure speed_spread;   // standard deviation of the speed of single ones over their mean
     struct figure flash_forward, flash_backward; // share of `dense` that fused attention reaches at
                                                  // head_dim 128 and a long context
     struct figure flash2_forward, flash2_backward; // the same of FlashAttention-2, whose kernels
