@@ -63,6 +63,9 @@ void plan_report_close(struct report *report) {
 int plan_report_nothing_fits(const struct report *report, struct err *err) {
     const struct search_request *r = &report->request->search;
     const struct search_shortage *s = &report->shortage;
+    if (report->result.rejected[REASON_MEMORY] == 0)
+        return err_set(err, ERR_USAGE, "plan: none of %lld layouts can be estimated: %s",
+                       (long long)report->result.layouts, report->result.refusal.text);
     char choice[192], more[128] = "; not even 1,024 times as many nodes would do";
     if (s->nodes > 0)
         snprintf(more, sizeof more, "; %d nodes of %d would do (%d accelerators)", s->nodes,

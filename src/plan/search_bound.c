@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CLASSES = 8, BUCKETS = 1 << 12, KEYS = 7 };
+enum { MOST_CLASSES = 8, BUCKETS = 1 << 15, KEYS = 7 };
 
 // A layer of each class, the embedding and the head: one micro-batch.
 struct search_prices {
