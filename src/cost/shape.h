@@ -16,6 +16,8 @@ struct cost_shape {
     enum engine_recompute recompute;
     enum hardware_precision precision; // of products that may be narrower than BF16
     bool gather_keys;                  // context parallelism: all-gather in place of the ring
+    int predictions;  // modules that foretell further tokens (DeepSeek-V3: 1), behind the last
+                      // layer: each a layer and a pass of the head more, no useful operations
     double imbalance; // MoE: tokens of the busiest rank over the mean; 1: forced balance
     int threads;      // CPU: of a rank; 0: those of the measurement
     double dropout;   // of weft's engine; other stacks say themselves whether they drop

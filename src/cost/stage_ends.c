@@ -111,6 +111,33 @@ static void head_input(struct cost_list *l) {
     cost_norm_backward(l);
 }
 
+// Multi-token prediction (DeepSeek-V3, arXiv 2412.19437, sec. 2.2): two streams joined, a layer,
+// the head and its loss once more.
+static int list_prediction(struct cost_list *l, enum cost_pass pass, struct cost_ops *out,
+                           struct err *err) {
+    int first = out->count;
+    const int64_t joined = 2 * l->hidden;
+    if (pass == COST_FORWARD) {
+        cost_norm_forward(l, false);
+        cost_norm_forward(l, false);
+        cost_linear(l, "join", l->residual, l->hidden, joined);
+        head_forward(l);
+    }
+    if (pass == COST_INPUT) {
+        head_input(l);
+        cost_linear_input(l, "join", l->residual, l->hidden, joined);
+        cost_norm_backward(l);
+        cost_norm_backward(l);
+    }
+    if (pass == COST_WEIGHT) {
+        head_product(l, HARDWARE_WEIGHT);
+        cost_linear_weight(l, "join", l->residual, l->hidden, joined);
+    }
+    if (cost_list_layer(l->shape, l->model->layers - 1, pass, out, err) != 0) return -1;
+    for (int i = first; i < out->count; i++) out->ops[i].flops = 0;
+    return 0;
+}
+
 int cost_list_head(const struct cost_shape *shape, enum cost_pass pass, struct cost_ops *out,
                    struct err *err) {
     struct cost_list l;
@@ -123,6 +150,8 @@ int cost_list_head(const struct cost_shape *shape, enum cost_pass pass, struct c
     if (pass == COST_FORWARD) head_forward(&l);
     if (pass == COST_INPUT) head_input(&l);
     if (pass == COST_WEIGHT) head_product(&l, HARDWARE_WEIGHT);
+    for (int i = 0; i < shape->predictions; i++)
+        if (list_prediction(&l, pass, out, err) != 0) return -1;
     return cost_list_close(&l, err);
 }
 

@@ -42,6 +42,7 @@ void job_cost_shape(const struct job *job, struct stack *room, struct cost_shape
                                .precision = job->precision,
                                .gather_keys = job->gather_keys,
                                .imbalance = job->imbalance,
+                               .predictions = job->predictions,
                                .threads = job->threads,
                                .dropout = job->dropout,
                                .no_overlap = job->no_overlap};

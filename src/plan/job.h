@@ -18,6 +18,8 @@ struct job {
     bool reduce_per_micro_batch;
     bool gather_keys;
     bool no_overlap;       // every message is waited for where it is posted
+    int predictions;       // multi-token prediction: modules behind the last layer; their time, not
+                           // their memory
     double imbalance;      // MoE; 1: forced balance
     uint64_t bucket_bytes; // 0: the stack's
     enum dtype gather_type, reduce_type, accumulate_type; // weights and gradients on the wire,

@@ -337,6 +337,33 @@ TEST(shapes_that_cannot_be_are_refused) {
     CHECK_EQ_INT(ops.count, 0);
 }
 
+// A module that foretells a further token takes a layer, a head and the product that joins its two
+// inputs, and none of it counts as useful.
+TEST(a_prediction_is_a_layer_and_a_head) {
+    struct cluster cluster = test_cluster();
+    struct stack stack = test_stack(false);
+    struct model_config model = test_llama();
+    struct cost_shape shape = test_shape(&model, &cluster, &stack), more = shape;
+    struct err err = {0};
+    more.predictions = 1;
+    stack.graphs = true; // what kernels take, not the host
+    for (int pass = COST_FORWARD; pass <= COST_WEIGHT; pass++) {
+        struct cost_ops head = {NULL, 0, 0}, layer = {NULL, 0, 0}, with = {NULL, 0, 0};
+        CHECK_OK(cost_list_head(&shape, (enum cost_pass)pass, &head, &err), err);
+        CHECK_OK(cost_list_layer(&shape, model.layers - 1, (enum cost_pass)pass, &layer, &err),
+                 err);
+        CHECK_OK(cost_list_head(&more, (enum cost_pass)pass, &with, &err), err);
+        struct cost_sum a = cost_price(&shape, &head), b = cost_price(&shape, &layer),
+                        c = cost_price(&more, &with);
+        CHECK(c.seconds > 2 * a.seconds + b.seconds);
+        CHECK(c.seconds < 1.3 * (2 * a.seconds + b.seconds));
+        CHECK_CLOSE(c.flops, a.flops, 1e-12);
+        cost_ops_free(&head);
+        cost_ops_free(&layer);
+        cost_ops_free(&with);
+    }
+}
+
 TEST(the_update_reads_and_writes_states) {
     struct cluster cluster = test_cluster();
     struct stack stack = test_stack(false);
