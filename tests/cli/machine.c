@@ -219,7 +219,7 @@ TEST(train_knows_an_edited_plan) {
                             test_path("plan.yaml")),
                  0);
     CHECK_EQ_INT(test_shell(out, sizeof out,
-                            "%s train %s device.threads=1 train.folder=%s --hardware %s "
+                            "%s train %s train.steps=3 train.folder=%s --hardware %s "
                             "2>/dev/null",
                             test_weft(), test_path("plan.yaml"), test_path("second"), small_file()),
                  0);
