@@ -261,12 +261,9 @@ static void take_types(const struct published *row, struct job *job) {
     // ones. A router at the beginning of training gives its busiest rank some 15 % more (assumed).
     bool forced = strstr(row->notes, "force-balanced") || text_begins(row->source, "simumax");
     job->imbalance = job->model.experts && !forced ? 1.15 : 1;
-    // Trained so: arXiv 2412.19437, sec. 2.2; Megatron-Bridge's layouts ("Et|(tt|)*30mL") place the
-    // module beside the loss.
-    bool trained_so =
-        text_begins(row->source, "megatron_bridge") || text_begins(row->source, "deepseek");
-    if (trained_so &&
-        (text_begins(row->model, "DeepSeekV3") || text_begins(row->model, "DeepSeek-V3")))
+    // Megatron-Bridge's layouts ("Et|(tt|)*30mL") place the module that foretells a second token
+    // beside the loss. Where DeepSeek's own DualPipe has it is not published.
+    if (text_begins(row->source, "megatron_bridge") && text_begins(row->model, "DeepSeekV3"))
         job->predictions = 1;
 }
 
