@@ -9,7 +9,6 @@ struct cost_list {
     struct cost_ops *out;
     int layer;
     bool failed;
-    bool again;                   // a forward pass done a second time: nothing of it is useful
     enum hardware_precision wide; // of what never is narrower than BF16
     double element;               // bytes of an activation
     int tp, cp, ep;
@@ -56,7 +55,6 @@ void cost_reduce_gradient(struct cost_list *l);
 void cost_rotate(struct cost_list *l, bool backward);
 void cost_attention_forward(struct cost_list *l);
 void cost_attention_backward(struct cost_list *l);
-void cost_context_keys(struct cost_list *l, bool backward);
 
 // The experts of a layer. weft's: from their gathered input to the partial sum of their output,
 // each expert cut over tp. Others under sequence parallelism: from the tokens of this rank's part

@@ -25,7 +25,7 @@ void cost_rotate(struct cost_list *l, bool backward) {
 // ---- context parallelism -----------------------------------------------------------------------
 
 // Keys and values go round, or are gathered. Backward their gradients come home as well, in FP32.
-void cost_context_keys(struct cost_list *l, bool backward) {
+static void context_keys(struct cost_list *l, bool backward) {
     if (l->cp == 1) return;
     double width = (double)l->kv_heads * (double)(l->head_dim + l->value_dim);
     double elements = (double)l->tokens * l->cp * width;
@@ -156,7 +156,7 @@ static void stored_backward(struct cost_list *l) {
 
 void cost_attention_forward(struct cost_list *l) {
     cost_rotate(l, false);
-    cost_context_keys(l, false);
+    context_keys(l, false);
     if (l->stack->flash_attention)
         fused(l, false);
     else
@@ -164,7 +164,7 @@ void cost_attention_forward(struct cost_list *l) {
 }
 
 void cost_attention_backward(struct cost_list *l) {
-    cost_context_keys(l, true);
+    context_keys(l, true);
     if (l->stack->flash_attention)
         fused(l, true);
     else

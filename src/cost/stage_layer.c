@@ -315,7 +315,6 @@ static void recompute_other(struct cost_list *l) {
 
 static void recompute(struct cost_list *l) {
     if (l->shape->recompute == RECOMPUTE_NONE) return;
-    l->again = true;
     if (l->stack->own)
         recompute_own(l);
     else
