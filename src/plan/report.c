@@ -66,10 +66,18 @@ int plan_report_nothing_fits(const struct report *report, struct err *err) {
     if (report->result.rejected[REASON_MEMORY] == 0)
         return err_set(err, ERR_USAGE, "plan: none of %lld layouts can be estimated: %s",
                        (long long)report->result.layouts, report->result.refusal.text);
-    char choice[192], more[128] = "; not even 1,024 times as many nodes would do";
+    char choice[192], more[256] = "; not even 1,024 times as many nodes would do";
     if (s->nodes > 0)
         snprintf(more, sizeof more, "; %d nodes of %d would do (%d accelerators)", s->nodes,
                  r->cluster->per_node, s->nodes * r->cluster->per_node);
+    if (s->release < SEARCH_KEYS) {
+        char now[24], other[24];
+        size_t at = strlen(more);
+        snprintf(more + at, sizeof more - at, "; %s %s in place of the fixed %s would do",
+                 search_key_name(s->release),
+                 search_value_text(s->release, s->release_value, other),
+                 search_value_text(s->release, r->pins.value[s->release], now));
+    }
     return err_set(err, ERR_USAGE,
                    "plan: %s does not fit on %d x %s: the leanest of %lld layouts (%s) needs "
                    "%.1f GB on its fullest rank and %.1f GB may be taken, %.1f GB short%s",

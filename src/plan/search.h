@@ -125,6 +125,8 @@ struct search_shortage {
     struct search_entry least;
     double short_bytes;
     int nodes;
+    enum search_key release; // a fixed key that would let it fit on these nodes with another value;
+    int release_value;       // SEARCH_KEYS: none
 };
 int search_missing(const struct search_request *request, struct search_shortage *out,
                    struct err *err);

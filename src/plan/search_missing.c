@@ -76,6 +76,23 @@ static int next_times(int times) {
     return (times & (times - 1)) == 0 && times > 1 ? times / 2 * 3 : times == 1 ? 2 : times / 3 * 4;
 }
 
+// One fixed value given up.
+static void find_release(const struct search_request *request, struct plan_memory_cache *cache,
+                         struct search_shortage *out) {
+    out->release = SEARCH_KEYS;
+    for (int key = SEARCH_KEYS - 1; key >= 0 && out->release == SEARCH_KEYS; key--) {
+        struct search_request open = *request;
+        struct search_entry least;
+        if (!request->pins.set[key] || key == SEARCH_PRECISION) continue;
+        open.pins.set[key] = false;
+        if (least_of(&open, cache, &least, NULL) != 0 ||
+            least.memory_bytes > search_capacity(request))
+            continue;
+        out->release = (enum search_key)key;
+        out->release_value = least.choice.value[key];
+    }
+}
+
 int search_missing(const struct search_request *request, struct search_shortage *out,
                    struct err *err) {
     struct search_shortage shortage = {0};
@@ -97,6 +114,7 @@ int search_missing(const struct search_request *request, struct search_shortage 
             if (least_of(&other, cache, &least, NULL) == 0 && least.memory_bytes <= capacity)
                 shortage.nodes = cluster->nodes;
         }
+        find_release(request, cache, &shortage);
         *out = shortage;
     } else if (err && err->kind == ERR_NONE)
         (void)err_set(err, ERR_USAGE, "plan: no candidate whose memory could be planned");

@@ -4,6 +4,8 @@
 #include "plan/size.h"
 #include "plan/trail_parts.h"
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 static void say_hosts(const struct trail_subject *s, struct trail *out) {
     const struct cluster *c = s->request->cluster;
@@ -115,29 +117,82 @@ static double rank_work(const struct estimate *e, int rank) {
     return sum;
 }
 
+struct balance {
+    int busiest, idlest; // pipeline ranks
+    double over;         // of the busiest against the mean
+};
+
+static struct balance balance_of(const struct estimate *e) {
+    struct balance b = {0, 0, 0};
+    double mean = 0;
+    for (int r = 0; r < e->rank_count; r++) {
+        mean += rank_work(e, r) / e->rank_count;
+        if (rank_work(e, r) > rank_work(e, b.busiest)) b.busiest = r;
+        if (rank_work(e, r) < rank_work(e, b.idlest)) b.idlest = r;
+    }
+    b.over = rank_work(e, b.busiest) / mean - 1;
+    return b;
+}
+
+// A layer from one stage to another; those between move up or down.
+static bool move_layer(struct layout *l, int from, int to) {
+    if (l->layer_first[from + 1] - l->layer_first[from] < 2 || from == to) return false;
+    for (int s = from + 1; s <= to; s++) l->layer_first[s]--;
+    for (int s = to + 1; s <= from; s++) l->layer_first[s]++;
+    return true;
+}
+
+// Layers from the busiest to the idlest stage as long as the step gets shorter. 0: none does.
+static double better_layers(const struct trail_subject *s, struct job *job) {
+    double best = s->estimate->step_seconds;
+    struct balance b = balance_of(s->estimate);
+    struct layout kept = s->job->layout;
+    bool better = false;
+    *job = *s->job;
+    for (int moves = 0; moves < 8 && move_layer(&job->layout, b.busiest, b.idlest); moves++) {
+        struct estimate e;
+        if (estimate_step(job, true, &e, NULL) != 0) break;
+        bool quicker = e.step_seconds < best * (1 - 1e-6);
+        if (quicker) {
+            best = e.step_seconds;
+            kept = job->layout;
+            better = true;
+        }
+        b = balance_of(&e);
+        estimate_free(&e);
+        if (!quicker) break;
+    }
+    job->layout = kept;
+    return better ? best : 0;
+}
+
+static void put_layers(const struct layout *l, char out[160]) {
+    int at = 0;
+    for (int s = 0; s < layout_stages(l) && at < 150; s++)
+        at += snprintf(out + at, 160 - (size_t)at, "%s%d", s ? "," : "",
+                       l->layer_first[s + 1] - l->layer_first[s]);
+}
+
 static void say_imbalance(const struct trail_subject *s, struct trail *out) {
     const struct estimate *e = s->estimate;
-    double most = 0, mean = 0;
-    int busiest = 0;
-    for (int r = 0; r < e->rank_count; r++) {
-        double work = rank_work(e, r);
-        mean += work / e->rank_count;
-        if (work <= most) continue;
-        most = work;
-        busiest = r;
+    struct balance b = balance_of(e);
+    if (e->rank_count == 1 || b.over < 0.03) return;
+    const char *holds = b.busiest == e->pipeline.stage_rank[e->stage_count - 1]
+                            ? ", it holds the head"
+                        : b.busiest == 0 ? ", it holds the embedding"
+                                         : "";
+    struct job *job = e->stage_count == e->rank_count ? malloc(sizeof *job) : NULL;
+    double better = job ? better_layers(s, job) : 0;
+    char layers[160], remedy[240] = "a list of layers (pipeline.layers) can move some away";
+    if (better > 0) {
+        put_layers(&job->layout, layers);
+        snprintf(remedy, sizeof remedy, "pipeline.layers=%s would take %.4g s, %+.1f %%", layers,
+                 better, 100 * (better / e->step_seconds - 1));
     }
-    if (e->rank_count == 1 || most < 1.03 * mean) return;
-    bool head = busiest == e->pipeline.stage_rank[e->stage_count - 1];
-    bool ends = s->entry->choice.value[SEARCH_ENDS] == 1;
     trail_say(out, TRAIL_TRAP, "imbalance",
-              "unequal stages: pipeline rank %d works %.1f %% longer than the mean%s; %s", busiest,
-              100 * (most / mean - 1),
-              head           ? ", it holds the head"
-              : busiest == 0 ? ", it holds the embedding"
-                             : "",
-              ends ? "a list of layers (pipeline.layers) can be finer"
-                   : "pipeline.count_ends or a list of layers (pipeline.layers) can move layers "
-                     "away");
+              "unequal stages: pipeline rank %d works %.1f %% longer than the mean%s; %s",
+              b.busiest, 100 * b.over, holds, remedy);
+    free(job);
 }
 
 static void say_checkpoints(const struct trail_subject *s, struct trail *out) {
