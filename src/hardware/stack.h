@@ -58,8 +58,6 @@ struct stack {
                                   // though nothing is in it (Transformer Engine)
     struct figure loss_bytes;     // per logit while the loss is taken
     struct figure spread_loss_bytes; // the same with the vocabulary over tensor ranks; 0: as there
-    struct figure waiting_tensors;   // [tokens, hidden] that the allocator cannot reuse yet, held
-                                     // back for the stream of tensor parallelism's messages
     struct figure bucket_bytes;      // of gradients reduced together
     struct figure allocator_share;   // of activations and transient buffers, lost to fragmentation
     struct figure context_bytes;     // driver, libraries, communicator buffers

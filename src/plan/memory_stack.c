@@ -176,10 +176,9 @@ static void add_rank(const struct job *job, const struct pipeline *pipeline, int
     else if (layout->zero == 3)
         m->bytes[PLAN_MESSAGES] += once.unit + once.tables;
     if (part < tensor) m->bytes[PLAN_MESSAGES] += 2 * tensor; // gathered, and its gradient
-    // Between nodes the products wait for the messages, so that nothing runs ahead of them.
-    int tp = layout->mesh.size[MESH_TP];
-    if (tp > 1 && tp <= job->cluster.domain)
-        m->bytes[PLAN_MESSAGES] += job->stack->waiting_tensors.value * tensor;
+    // DeepSpeed flattens gradients into a bucket and gathers weights into another.
+    if (job->stack->step_gradients && layout->zero > 0)
+        m->bytes[PLAN_MESSAGES] += 2 * job->stack->bucket_bytes.value;
     if (layout->mesh.size[MESH_PP] > 1) m->bytes[PLAN_MESSAGES] += 2 * part;
 }
 
