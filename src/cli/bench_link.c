@@ -36,6 +36,7 @@ static const char help[] =
 enum {
     MOST_RANKS = 1024,
     MOST_SAMPLES = 200,
+    WORK_SAMPLES = 40, // with work in between
     LEAST_SAMPLES = 5,
     LEAST_BYTES = 16,
     MOST_BYTES = 1 << 30
@@ -164,6 +165,7 @@ static void work(struct link_rank *r, uint64_t bytes) {
 static int measure(struct link_rank *r, enum comm_kind kind, uint64_t bytes, struct err *err) {
     int samples = (int)(SAMPLE_BYTES / (double)(bytes + 1));
     if (samples > MOST_SAMPLES) samples = MOST_SAMPLES;
+    if (r->bench->work > 0 && samples > WORK_SAMPLES) samples = WORK_SAMPLES;
     if (samples < LEAST_SAMPLES) samples = LEAST_SAMPLES;
     perform(r, kind, bytes); // to warm up
     comm_wait(comm_barrier(r->world), NULL);
