@@ -85,10 +85,13 @@ static void check_equal(const struct search_result *a, const struct search_resul
     }
 }
 
-static void check_against_all(const char *model, const char *cluster, int64_t batch, int context,
-                              const char *pins[], bool every) {
+static void check_against_all(const char *model, const char *cluster, const char *stack,
+                              int64_t batch, int context, const char *pins[], bool every) {
     struct world w;
+    struct err err = {0};
     open_world(&w, model, cluster, batch, context);
+    w.request.stack = catalogue_stack(w.catalogue, stack, &err);
+    CHECK(w.request.stack != NULL);
     for (int i = 0; pins[i]; i++) pin(&w, pins[i]);
     w.request.every = every;
     struct search_result *quick = run(&w);
@@ -110,18 +113,29 @@ static void check_against_all(const char *model, const char *cluster, int64_t ba
 // memory, with some values pinned to keep the number of trials low.
 TEST_LIMIT(search_is_trying_everything_small, 300) {
     const char *pins[] = {"count_ends=false", "sequence=true", "micro=1", NULL};
-    check_against_all("llama-15m", "h100-sxm:8", 32, 256, pins, true);
-    check_against_all("llama-15m", "h100-sxm:8", 32, 256, pins, false);
+    check_against_all("llama-15m", "h100-sxm:8", "weft", 32, 256, pins, true);
+    check_against_all("llama-15m", "h100-sxm:8", "weft", 32, 256, pins, false);
 }
 
 TEST_LIMIT(search_is_trying_everything_tight, 300) {
     const char *pins[] = {"count_ends=false", "micro=1", "schedule=1f1b", NULL};
-    check_against_all("llama3-8b", "h100-sxm:8", 64, 8192, pins, true);
+    check_against_all("llama3-8b", "h100-sxm:8", "weft", 64, 8192, pins, true);
 }
 
 TEST_LIMIT(search_is_trying_everything_with_experts, 300) {
     const char *pins[] = {"count_ends=false", "micro=1", "schedule=1f1b", "recompute=none", NULL};
-    check_against_all("qwen3-30b-a3b", "h200:16", 32, 4096, pins, true);
+    check_against_all("qwen3-30b-a3b", "h200:16", "weft", 32, 4096, pins, true);
+}
+
+// Two nodes, programs that hide nothing or wait for the host, a processor.
+TEST_LIMIT(search_is_trying_everything_with_other_stacks, 300) {
+    const char *pins[] = {"count_ends=false", "micro=2", "zero=1", NULL};
+    const char *sharded[] = {"count_ends=true", "micro=1", "schedule=interleaved", NULL};
+    check_against_all("llama-110m", "h100-sxm:2x4", "megatron-core", 32, 1024, pins, true);
+    check_against_all("llama-110m", "h100-sxm:2x4", "nanotron", 32, 1024, pins, true);
+    check_against_all("llama3.2-1b", "a100-80:2x4", "megatron-deepspeed", 16, 2048, pins, true);
+    check_against_all("llama3.2-1b", "a100-80:2x4", "fsdp", 16, 2048, sharded, true);
+    check_against_all("llama-15m", "xeon-8480-2s:4", "weft", 32, 256, sharded, true);
 }
 
 // 7B dense, 16 x 80 GB, sequences of 4096.
