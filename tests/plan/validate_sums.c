@@ -46,13 +46,13 @@ static const struct {
     int used;
     double most;
 } stated[] = {
-    {"megatron2021_t1", 5, 0.040},    {"megatron_readme_jan2021", 4, 0.090},
-    {"korthikanti2022_t5", 4, 0.025}, {"megatron_bridge_25.09", 6, 0.125},
-    {"nemo_24.07", 5, 0.050},         {"mosaicml_llmfoundry", 6, 0.055},
-    {"bigscience_prequel", 6, 0.080}, {"zerobubble_t4", 6, 0.055},
-    {"vtrain_multi", 6, 0.090},       {"vtrain_single", 6, 0.120},
-    {"nanotron_playbook", 6, 0.100},  {"flashattention2_t1", 3, 0.060},
-    {"simumax_b200", 5, 0.050},       {"dgxc_25.04", 6, 0.050},
+    {"megatron2021_t1", 5, 0.030},    {"megatron_readme_jan2021", 4, 0.095},
+    {"korthikanti2022_t5", 4, 0.025}, {"megatron_bridge_25.09", 6, 0.035},
+    {"nemo_24.07", 5, 0.045},         {"mosaicml_llmfoundry", 6, 0.060},
+    {"bigscience_prequel", 6, 0.075}, {"zerobubble_t4", 6, 0.065},
+    {"vtrain_multi", 6, 0.100},       {"vtrain_single", 6, 0.120},
+    {"nanotron_playbook", 6, 0.135},  {"flashattention2_t1", 3, 0.085},
+    {"simumax_b200", 5, 0.050},       {"dgxc_25.04", 6, 0.045},
 };
 
 TEST(errors_stay_below_what_is_stated) {
@@ -183,7 +183,7 @@ TEST_LIMIT(whole_table, 300) {
     if (!file_exists(path)) SKIP("no %s", path);
     run_file(&r, path, NULL);
     CHECK(r.v.counted_sources >= 13);
-    CHECK(r.v.median_source < 0.060);
+    CHECK(r.v.median_source < 0.065);
     CHECK(r.v.schedule_mean < 0.05);
     run_close(&r);
 }
