@@ -167,12 +167,27 @@ static void split_ceiling(struct layout *layout, int layers) {
         layout->layer_first[stage] = stage * each < layers ? stage * each : layers;
 }
 
+// Stages of equal weight, of which the first and the last hold something else worth so many layers.
+static void split_ends(struct layout *layout, int layers, int first, int last) {
+    int stages = layout_stages(layout), each = (layers + first + last) / stages;
+    for (int stage = 1; stage < stages; stage++) layout->layer_first[stage] = each * stage - first;
+    layout->layer_first[0] = 0;
+    layout->layer_first[stages] = layers;
+}
+
 // Layers that do not divide evenly: embedding and head weigh one each, as the recipes do that state
 // it (zero-bubble, BLOOM, Llama 3, Megatron-Core's account_for_... options). With two layers less
 // than stages, embedding and head have a stage of their own.
 static int take_layers(const struct published *row, struct job *job, struct err *err) {
     struct layout *layout = &job->layout;
     int stages = layout_stages(layout), layers = job->model.layers;
+    // Megatron-Bridge's layouts ("Et|(tt|)*30mL") place the module that foretells a second token
+    // beside the loss, where both weigh a layer. Where DeepSeek's own DualPipe has it is not
+    // published.
+    if (text_begins(row->source, "megatron_bridge") && text_begins(row->model, "DeepSeekV3")) {
+        job->predictions = 1;
+        if (stages > 1 && (layers + 3) % stages == 0) return split_ends(layout, layers, 1, 2), 0;
+    }
     if (text_begins(row->source, "nanotron")) return split_by_cost(layout, &job->model), 0;
     if (text_begins(row->source, "bigscience") && (layers + 2) % stages != 0)
         return split_ceiling(layout, layers), 0;
@@ -180,9 +195,7 @@ static int take_layers(const struct published *row, struct job *job, struct err 
         return layout_split_layers(layout, &job->model, NULL, 0, layers % stages != 0, err);
     if (layers + 2 != stages)
         return err_set(err, ERR_DATA, "%d layers do not fill %d stages", layers, stages);
-    layout->layer_first[0] = 0;
-    for (int stage = 0; stage < stages - 1; stage++) layout->layer_first[stage + 1] = stage;
-    layout->layer_first[stages] = layers;
+    split_ends(layout, layers, 1, 1);
     return 0;
 }
 
@@ -261,10 +274,6 @@ static void take_types(const struct published *row, struct job *job) {
     // ones. A router at the beginning of training gives its busiest rank some 15 % more (assumed).
     bool forced = strstr(row->notes, "force-balanced") || text_begins(row->source, "simumax");
     job->imbalance = job->model.experts && !forced ? 1.15 : 1;
-    // Megatron-Bridge's layouts ("Et|(tt|)*30mL") place the module that foretells a second token
-    // beside the loss. Where DeepSeek's own DualPipe has it is not published.
-    if (text_begins(row->source, "megatron_bridge") && text_begins(row->model, "DeepSeekV3"))
-        job->predictions = 1;
 }
 
 static int make(const struct published *row, struct validate_tools *tools, struct job *job,
