@@ -47,7 +47,7 @@ static const struct {
     double most;
 } stated[] = {
     {"megatron2021_t1", 5, 0.030},    {"megatron_readme_jan2021", 4, 0.095},
-    {"korthikanti2022_t5", 4, 0.025}, {"megatron_bridge_25.09", 6, 0.035},
+    {"korthikanti2022_t5", 4, 0.025}, {"megatron_bridge_25.09", 6, 0.055},
     {"nemo_24.07", 5, 0.045},         {"mosaicml_llmfoundry", 6, 0.060},
     {"bigscience_prequel", 6, 0.075}, {"zerobubble_t4", 6, 0.065},
     {"vtrain_multi", 6, 0.100},       {"vtrain_single", 6, 0.120},
