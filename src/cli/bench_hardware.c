@@ -43,8 +43,7 @@ struct hardware_bench {
     double began;
 };
 
-static void say(void *context, const char *what) {
-    const struct hardware_bench *b = context;
+static void say(const struct hardware_bench *b, const char *what) {
     fprintf(stderr, "%6.1f s  %s\n", clock_seconds() - b->began, what);
 }
 
@@ -150,7 +149,7 @@ static int identify(struct hardware_bench *b, struct err *err) {
 
 static int measure_all(struct hardware_bench *b, struct err *err) {
     struct measure_crew crews[MEASURE_MOST_CREWS];
-    struct measure_options options = {.quick = b->quick, .progress = say, .context = b};
+    struct measure_options options = {.quick = b->quick};
     int count = measure_crews(b->identity.cores, b->quick, crews);
     for (int i = 0; i < count; i++) {
         char what[96];

@@ -192,34 +192,39 @@ static int open_rank(struct measure_rank *r, uint64_t pool_bytes, struct err *er
     return 0;
 }
 
-static void *rank_main(void *argument) {
+static void measure_rounds(struct measure_rank *r) {
     static const enum dtype types[] = {DTYPE_BF16, DTYPE_F32};
-    struct measure_rank *r = argument;
     for (int i = 0; i < 2 * r->team->rounds; i++) {
         r->round = i / 2;
         measure_products(r, types[i % 2]);
         measure_attention(r, types[i % 2]);
         measure_kernels(r, types[i % 2]);
     }
+}
+
+// Ranks meet at barriers, so none begins before all are there.
+static void *rank_main(void *argument) {
+    struct measure_rank *r = argument;
+    while (sem_wait(&r->team->start) != 0) continue;
+    if (!r->team->failed) measure_rounds(r);
     return NULL;
 }
 
 static int run(struct measure_team *team, struct err *err) {
     int ranks = team->crew->ranks, started = 1;
+    sem_init(&team->start, 0, 0);
     pthread_barrier_init(&team->barrier, NULL, (unsigned)ranks);
     for (; started < ranks; started++)
         if (pthread_create(&team->rank[started].thread, NULL, rank_main, &team->rank[started]) != 0)
             break;
-    // Without all of them the barrier never opens: the process cannot measure, and says so.
-    if (started < ranks) {
-        for (int i = 1; i < started; i++) pthread_cancel(team->rank[i].thread);
-        for (int i = 1; i < started; i++) pthread_join(team->rank[i].thread, NULL);
-        pthread_barrier_destroy(&team->barrier);
-        return err_set(err, ERR_MEMORY, "no thread for rank %d of %d", started, ranks);
-    }
-    rank_main(&team->rank[0]);
-    for (int i = 1; i < ranks; i++) pthread_join(team->rank[i].thread, NULL);
+    team->failed = started < ranks;
+    for (int i = 1; i < started; i++) sem_post(&team->start);
+    if (!team->failed) measure_rounds(&team->rank[0]);
+    for (int i = 1; i < started; i++) pthread_join(team->rank[i].thread, NULL);
     pthread_barrier_destroy(&team->barrier);
+    sem_destroy(&team->start);
+    if (team->failed)
+        return err_set(err, ERR_MEMORY, "no thread for rank %d of %d", started, ranks);
     if (team->rank[0].err.kind)
         return err_set(err, team->rank[0].err.kind, "%s", team->rank[0].err.text);
     for (int i = 0; i < ranks; i++)

@@ -21,9 +21,7 @@ enum { MEASURE_MOST_CREWS = 8 };
 int measure_crews(int cores, bool quick, struct measure_crew crews[MEASURE_MOST_CREWS]);
 
 struct measure_options {
-    bool quick;                                        // a coarser grid, shorter samples
-    void (*progress)(void *context, const char *what); // may be NULL
-    void *context;
+    bool quick; // a coarser grid, shorter samples
 };
 
 // Appends to the accelerator's products, attention and kernel points; sets the best product rates,

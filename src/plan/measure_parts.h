@@ -5,6 +5,7 @@
 #include "device/device.h"
 #include "plan/measure.h"
 #include <pthread.h>
+#include <semaphore.h>
 
 enum { MEASURE_MOST_SAMPLES = 64 };
 
@@ -38,8 +39,9 @@ struct measure_team {
     struct accelerator *out;
     struct measure_rank *rank;
     pthread_barrier_t barrier;
+    sem_t start; // all ranks are there, or
+    bool failed; // not
     int samples; // of the call in progress
-    bool failed;
     int rounds;
     double sample_seconds; // to spend on a call
 };
