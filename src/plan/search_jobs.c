@@ -115,6 +115,8 @@ const struct pipeline *search_jobs_pipeline(struct search_jobs *jobs, bool all_s
                                             struct err *err) {
     struct pipeline_shape shape = job_pipeline_shape(&jobs->job, jobs->job.micro_batches);
     bool matters = all_sizes && shape.kind == PIPELINE_ZB_V;
+    int enough = 4 * shape.ranks + 8;
+    if (!all_sizes && shape.micro_batches > enough) shape.micro_batches = enough;
     int fewest = matters ? 1 : shape.micro_batches;
     size_t place = ((size_t)shape.kind * 7 + (size_t)shape.ranks * 31 + (size_t)shape.chunks * 5 +
                     (size_t)shape.micro_batches * 13) %

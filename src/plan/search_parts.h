@@ -37,9 +37,9 @@ struct search_jobs {
 };
 void search_jobs_open(struct search_jobs *jobs, const struct search_request *request);
 void search_jobs_close(struct search_jobs *jobs);
-// The pipeline of the job that is set, with places for its number of micro-batches alone or, as the
-// engine opens it, for all up to that (which matters for zb-v). It stays until another is asked
-// for. NULL: none is possible.
+// The pipeline of the job that is set as the engine opens it (all_sizes), or, for bounds, with as
+// many micro-batches as fill it and places for these alone: never more places than the engine has.
+// It stays until another is asked for. NULL: none is possible.
 const struct pipeline *search_jobs_pipeline(struct search_jobs *jobs, bool all_sizes,
                                             struct err *err);
 int search_jobs_set(struct search_jobs *jobs, const struct search_choice *choice, struct err *err);
