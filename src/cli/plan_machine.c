@@ -58,6 +58,18 @@ static void assumed_text(const struct prediction *p, char *out, size_t bytes) {
     if (p->machine.lacks[0]) snprintf(out, bytes, "%s not measured", p->machine.lacks);
 }
 
+// Every term that the time is made of, and whether it was measured.
+enum { TERMS = 4 };
+static const char *const term_names[TERMS] = {"products", "attention", "kernels", "messages"};
+
+static const char *term_origin(const struct prediction *p, int term) {
+    const struct accelerator *a = &p->machine.cluster.accelerator;
+    const int counts[TERMS] = {a->product_count, a->attention_count, a->kernel_point_count,
+                               p->machine.cluster.message_count};
+    if (term == TERMS - 1 && p->ranks == 1) return "none";
+    return counts[term] > 0 ? "measured" : "assumed";
+}
+
 // ---- text ---------------------------------------------------------------------------------------
 
 static void print_actions(const struct prediction *p) {
@@ -130,7 +142,10 @@ static void print_text(const struct prediction *p) {
                "long\n",
                p->machine.slowdown);
     printf("step time              %.4f s%s\n", e->step_seconds, assumed[0] ? ", assumed" : "");
-    if (assumed[0]) printf("assumed                %s\n", assumed);
+    printf("rests on               ");
+    for (int t = 0; t < TERMS; t++)
+        printf("%s%s %s", t ? ", " : "", term_names[t], term_origin(p, t));
+    printf("\n");
     printf("tokens/s               %.0f\n", e->tokens_per_second);
     printf("MFU                    %.3f full attention, %.3f causal; HFU %.3f\n", e->mfu_full,
            e->mfu_causal, e->hfu);
@@ -167,6 +182,10 @@ static void print_json(const struct prediction *p) {
         "exposed_seconds", predict_exposed(e), "bubble", e->bubble, "memory_bytes",
         e->memory_ranks ? e->memory[plan_memory_fullest(e->memory, e->memory_ranks)].allocated : 0,
         "update_seconds", e->update_seconds, "stages", stages, "memory_of_ranks", memory);
+    json_t *terms = json_object();
+    for (int t = 0; t < TERMS; t++)
+        json_object_set_new(terms, term_names[t], json_string(term_origin(p, t)));
+    json_object_set_new(root, "terms", terms);
     json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     printf("\n");
     json_decref(root);

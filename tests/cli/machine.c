@@ -85,6 +85,9 @@ TEST(this_machine_slower_link) {
     json_t *slow = plan(test_path("slow.yaml"), "-n 2 parallel.dp=2");
     CHECK(number(fast, "step_seconds") > 0 && !json_is_true(json_object_get(fast, "assumed")));
     CHECK(of_stage(fast, "reduce") > 0);
+    const json_t *terms = json_object_get(fast, "terms");
+    CHECK_STR(json_string_value(json_object_get(terms, "products")), "measured");
+    CHECK_STR(json_string_value(json_object_get(terms, "messages")), "measured");
     CHECK_CLOSE(of_stage(slow, "reduce") / of_stage(fast, "reduce"), 2, 0.1);
     CHECK_CLOSE(number(slow, "exposed_seconds") / number(fast, "exposed_seconds"), 2, 0.1);
     CHECK_CLOSE(of_stage(slow, "forward") / of_stage(fast, "forward"), 1, 1e-12);
@@ -126,6 +129,9 @@ TEST(this_machine_bad_input) {
     CHECK(json_is_true(json_object_get(bare, "assumed")));
     CHECK_CONTAINS(json_string_value(json_object_get(bare, "assumed_because")),
                    "products, attention, kernels not measured");
+    const json_t *terms = json_object_get(bare, "terms");
+    CHECK_STR(json_string_value(json_object_get(terms, "products")), "assumed");
+    CHECK_STR(json_string_value(json_object_get(terms, "messages")), "none");
     json_decref(bare);
     CHECK_EQ_INT(test_shell(out, sizeof out, "%s plan --this-machine %s --hardware %s 2>&1",
                             test_weft(), test_path("c.yaml"), test_path("none.yaml")),

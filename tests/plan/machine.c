@@ -140,6 +140,32 @@ TEST(measure_crews_of_machines) {
     for (int i = 0; i < count; i++) CHECK(crews[i].ranks * crews[i].threads <= 96);
 }
 
+// One rank of one thread on the coarse grid: every list is filled with what can be.
+TEST_LIMIT(measure_compute_fills_the_lists, 600) {
+    struct accelerator a = {0};
+    struct measure_crew crew = {1, 1};
+    struct measure_options options = {.quick = true};
+    struct err err = {0};
+    CHECK_OK(measure_compute(&crew, &options, &a, &err), err);
+    int forms[3] = {0};
+    for (int i = 0; i < a.product_count; i++) {
+        const struct hardware_product *p = &a.products[i];
+        double rate = 2.0 * (double)p->m * (double)p->n * (double)p->k / p->seconds;
+        CHECK(rate > 1e6 && rate < 1e13 && p->ranks == 1 && p->threads == 1);
+        forms[p->form]++;
+    }
+    CHECK(forms[HARDWARE_FORWARD] > 4 && forms[HARDWARE_FORWARD] == forms[HARDWARE_INPUT]);
+    CHECK_EQ_INT(forms[HARDWARE_WEIGHT], forms[HARDWARE_INPUT]);
+    CHECK(a.attention_count >= 2);
+    for (int k = 0; k < HARDWARE_KERNELS; k++) {
+        double seconds;
+        bool made = k != KERNEL_BIAS && k != KERNEL_SOFTMAX; // inside products and attention
+        CHECK(measured_kernel(&a, (enum hardware_kernel)k, 1e5, HARDWARE_BF16, &seconds) == made);
+    }
+    CHECK(a.memory_bandwidth.value > 1e8 && a.dense[HARDWARE_BF16].value > 1e8);
+    measure_free(&a);
+}
+
 TEST(measure_storage_of_a_folder) {
     struct storage storage = {0};
     struct measure_options options = {.quick = true};
