@@ -138,6 +138,7 @@ bool measured_kernel(const struct accelerator *a, enum hardware_kernel kernel, d
     }
     if (!below || !above || below == above) { // outside: the cost of an element stays
         const struct hardware_kernel_point *p = below ? below : above;
+        if (!p) return false;
         *seconds = p->seconds * elements / p->elements;
         return true;
     }

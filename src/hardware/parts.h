@@ -50,14 +50,14 @@ enum field_unit {
 };
 struct field {
     const char *key; // below the entry: "fabric.kind"
-    enum field_kind kind;
     size_t offset;
-    enum field_unit unit;
     double least, most;       // FIELD_INT; a figure's come from its unit
     double usual;             // of a figure that is not given: assumed; 0: stays absent
-    bool needed;              // an entry without it is refused
     const char *const *names; // FIELD_CHOICE, ends with NULL
+    enum field_kind kind;
+    enum field_unit unit;
     enum section_kind refers;
+    bool needed; // an entry without it is refused
 };
 struct section {
     const char *name; // "accelerators"

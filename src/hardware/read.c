@@ -53,8 +53,9 @@ static int split(const struct file_reader *r, const struct yaml_leaf *leaf, stru
 }
 
 static bool same_entry(const struct parts *a, const struct parts *b) {
+    bool named = a->name && b->name;
     return a->section == b->section && a->length == b->length &&
-           (a->length == 0 || memcmp(a->name, b->name, a->length) == 0);
+           (!named || memcmp(a->name, b->name, a->length) == 0);
 }
 
 // ---- entries ------------------------------------------------------------------------------------

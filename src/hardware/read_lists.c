@@ -160,7 +160,7 @@ int read_list(const struct file_reader *r, const struct yaml_leaf *leaf, const s
               char *entry) {
     struct accelerator *a = (void *)entry;
     struct cluster_entry *c = (void *)entry;
-    int count;
+    int count = 0;
     switch (field->kind) {
     case FIELD_TILES:
         if (each_element(r, leaf, "tiles such as 128x256, up to 8192", read_tile,

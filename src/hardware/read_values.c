@@ -99,7 +99,7 @@ int read_field(const struct file_reader *r, size_t at, const struct field *field
     static const char *const truth[] = {"false", "true", NULL};
     const struct yaml_leaf *leaf = &r->leaves->leaf[at];
     void *out = entry + field->offset;
-    int choice;
+    int choice = 0;
     if (leaf->is_null) return read_refuse(r, leaf, "expected a value, found nothing");
     switch (field->kind) {
     case FIELD_FIGURE:
