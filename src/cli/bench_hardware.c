@@ -151,6 +151,11 @@ static int measure_all(struct hardware_bench *b, struct err *err) {
     struct measure_crew crews[MEASURE_MOST_CREWS];
     struct measure_options options = {.quick = b->quick};
     int count = measure_crews(b->identity.cores, b->quick, crews);
+    // first what may be refused
+    if (machine_file_make_folder(b->out, err) != 0) return -1;
+    say(b, "storage");
+    if (measure_storage(b->folder, &options, &b->cluster.storage[STORAGE_NODE], err) != 0)
+        return -1;
     for (int i = 0; i < count; i++) {
         char what[96];
         snprintf(what, sizeof what, "products, attention and kernels: %d x %d thread%s",
@@ -158,10 +163,8 @@ static int measure_all(struct hardware_bench *b, struct err *err) {
         say(b, what);
         if (measure_compute(&crews[i], &options, &b->cluster.accelerator, err) != 0) return -1;
     }
-    if (measure_links(b, err) != 0) return -1;
-    say(b, "storage");
     b->cluster.host_memory_bytes = b->cluster.accelerator.memory_bytes;
-    return measure_storage(b->folder, &options, &b->cluster.storage[STORAGE_NODE], err);
+    return measure_links(b, err);
 }
 
 static int write_file(const struct hardware_bench *b, struct err *err) {
@@ -174,7 +177,6 @@ static int write_file(const struct hardware_bench *b, struct err *err) {
                     b->quick ? " --quick" : "", b->measured_on, b->title);
     if (status != 0 || cluster_print_yaml(&b->cluster, &out) != 0)
         status = err_set(err, ERR_MEMORY, "no memory for the file of the machine");
-    if (status == 0) status = machine_file_make_folder(b->out, err);
     if (status == 0) status = file_replace(b->out, out.data, out.size, err);
     text_free(&out);
     return status;

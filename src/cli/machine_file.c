@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int machine_file_usual(char *out, size_t out_bytes, struct err *err) {
     const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
@@ -20,9 +21,11 @@ int machine_file_make_folder(const char *path, struct err *err) {
     char folder[4096];
     snprintf(folder, sizeof folder, "%s", path);
     char *slash = strrchr(folder, '/');
-    if (!slash || slash == folder) return 0;
-    *slash = 0;
-    return file_make_folders(folder, err);
+    if (slash) slash[slash == folder] = 0;
+    if (slash && file_make_folders(folder, err) != 0) return -1;
+    return access(slash ? folder : ".", W_OK) == 0
+               ? 0
+               : err_set_errno(err, "%s cannot be written", path);
 }
 
 static int identify(struct machine_identity *out, struct err *err) {

@@ -10,7 +10,8 @@
 
 // -1 (ERR_USAGE) when the environment names no home.
 int machine_file_usual(char *out, size_t out_bytes, struct err *err);
-int machine_file_make_folder(const char *path, struct err *err); // of the file
+// That of the file, where a file can be written.
+int machine_file_make_folder(const char *path, struct err *err);
 
 struct machine_file {
     struct catalogue *catalogue;

@@ -1,4 +1,5 @@
 // weft train: a configuration becomes a run. Ctrl-C and SIGTERM finish the step and save.
+#include "base/file.h"
 #include "cli/cli.h"
 #include "cli/launched.h"
 #include "cli/machine_file.h"
@@ -144,6 +145,10 @@ static int read_words(struct train_words *w, int argc, char **argv, struct err *
     }
     if (!w->path)
         return err_set(err, ERR_USAGE, "train: a configuration is needed; weft train --help");
+    if (w->hardware && !file_exists(w->hardware)) // not at the end of a long run
+        return err_set(err, ERR_USAGE,
+                       "train: --hardware %.200s is not there; weft bench hardware --out writes it",
+                       w->hardware);
     return 0;
 }
 

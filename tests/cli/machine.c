@@ -151,10 +151,18 @@ TEST(this_machine_bad_input) {
     CHECK_EQ_INT(
         test_shell(out, sizeof out, "%s plan explain %s 2>&1", test_weft(), test_temp_dir()), 3);
     CHECK_CONTAINS(out, "prediction.json");
+    CHECK_EQ_INT(test_shell(out, sizeof out, "%s train %s --hardware %s 2>&1", test_weft(),
+                            test_path("c.yaml"), test_path("none.yaml")),
+                 2);
+    CHECK_CONTAINS(out, "none.yaml is not there");
     CHECK_EQ_INT(test_shell(out, sizeof out, "%s bench hardware --folder %s 2>&1", test_weft(),
                             test_path("nowhere")),
                  2);
     CHECK_CONTAINS(out, "is no folder");
+    CHECK_EQ_INT(test_shell(out, sizeof out, "%s bench hardware --out %s/file.yaml 2>&1",
+                            test_weft(), test_path("c.yaml")),
+                 4);
+    CHECK_CONTAINS(out, "c.yaml");
 }
 
 // A run with a measured machine: the table, prediction.json, the timelines, and what explains them.
