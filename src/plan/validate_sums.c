@@ -87,9 +87,10 @@ static int find_sources(struct validation *v, struct err *err) {
     if (!v->source) return err_set(err, ERR_MEMORY, "no memory for the sources");
     for (int i = 0; i < v->rows; i++) {
         const char *name = v->row[i].row->source;
-        int s = v->sources - 1; // rows of a source mostly stand together
-        while (s >= 0 && strcmp(v->source[s].name, name) != 0) s--;
-        if (s < 0) v->source[v->sources++].name = name;
+        bool known = false;
+        for (int s = 0; s < v->sources && !known; s++)
+            known = v->source[s].name && strcmp(v->source[s].name, name) == 0;
+        if (!known) v->source[v->sources++].name = name;
     }
     return 0;
 }
