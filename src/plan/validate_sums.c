@@ -44,8 +44,8 @@ static double constant_error(const struct validation *v, const char *source, dou
 static void sum_memory(const struct validation *v, struct validate_source *s) {
     for (int i = 0; i < v->rows; i++) {
         const struct validated *r = &v->row[i];
-        if (strcmp(r->row->source, s->name) != 0 || r->verdict != VALIDATE_USED ||
-            !(r->memory > 0) || !(r->memory_predicted > 0))
+        if (!of(r, s->name) || r->verdict != VALIDATE_USED || !(r->memory > 0) ||
+            !(r->memory_predicted > 0))
             continue;
         double error = (r->memory_predicted - r->memory) / r->memory;
         s->memory_rows++;
@@ -62,7 +62,7 @@ static void sum_source(const struct validation *v, struct validate_source *s, do
     int n = 0;
     for (int i = 0; i < v->rows; i++) {
         const struct validated *r = &v->row[i];
-        if (strcmp(r->row->source, s->name) != 0) continue;
+        if (!of(r, s->name)) continue;
         s->rows++;
         s->left_out += r->verdict == VALIDATE_LEFT_OUT;
         s->ranked += r->verdict == VALIDATE_RANKED;
