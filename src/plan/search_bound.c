@@ -357,7 +357,7 @@ int search_bound_quick(struct search_bounds *b, const struct job *job, double *s
     const struct layout *l = &job->layout;
     int pp = l->mesh.size[MESH_PP], stages = layout_stages(l);
     double work[LAYOUT_MAX_STAGES] = {0}, around[LAYOUT_MAX_STAGES], before = 0, most = 0;
-    double forward[MOST_CLASSES], all[MOST_CLASSES];
+    double forward[MOST_CLASSES] = {0}, all[MOST_CLASSES] = {0};
     for (int class = 0; class < b->class_count; class ++) {
         forward[class] = p->layer[class][COST_FORWARD].device;
         all[class] = device_seconds(p->layer[class]);

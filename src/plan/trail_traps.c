@@ -184,7 +184,7 @@ static void say_imbalance(const struct trail_subject *s, struct trail *out) {
     struct job *job = e->stage_count == e->rank_count ? malloc(sizeof *job) : NULL;
     double better = job ? better_layers(s, job) : 0;
     char layers[160], remedy[240] = "a list of layers (pipeline.layers) can move some away";
-    if (better > 0) {
+    if (job && better > 0) {
         put_layers(&job->layout, layers);
         snprintf(remedy, sizeof remedy, "pipeline.layers=%s would take %.4g s, %+.1f %%", layers,
                  better, 100 * (better / e->step_seconds - 1));
