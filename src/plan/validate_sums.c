@@ -16,8 +16,11 @@ double validate_median(double *values, int count) {
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
+static bool of(const struct validated *v, const char *source) {
+    return source && strcmp(v->row->source, source) == 0;
+}
 static bool used(const struct validated *v, const char *source) {
-    return v->verdict == VALIDATE_USED && v->predicted > 0 && strcmp(v->row->source, source) == 0;
+    return v->verdict == VALIDATE_USED && v->predicted > 0 && of(v, source);
 }
 
 // Mean |error| of a planner that knows one number: the source's own median rate, counted in the way
