@@ -39,7 +39,7 @@ static void sum(const struct explain *e, enum explain_name name, double *errors,
     *out = (struct explain_kind){0};
     for (int i = 0; i < e->pair_count; i++) {
         const struct explain_pair *p = &e->pairs[i];
-        if (name != EXPLAIN_NAMES && p->measured->name != name) continue;
+        if (!p->measured || (name != EXPLAIN_NAMES && p->measured->name != name)) continue;
         out->predicted += p->predicted->seconds;
         out->measured += p->measured->seconds;
         errors[out->count++] = fabs(p->error);
@@ -54,10 +54,10 @@ static void pair(const struct explain_action **p, int p_count, const struct expl
     for (int i = 0, j = 0; i < p_count || j < m_count;) {
         int order = i == p_count ? 1 : j == m_count ? -1 : compare_actions(p[i], m[j]);
         if (order == 0) {
-            double measured = m[j]->seconds;
-            if (measured > 0)
+            const struct explain_action *measured = m[j];
+            if (measured && measured->seconds > 0)
                 out->pairs[out->pair_count++] =
-                    (struct explain_pair){p[i], m[j], p[i]->seconds / measured - 1};
+                    (struct explain_pair){p[i], measured, p[i]->seconds / measured->seconds - 1};
             i++;
             j++;
         } else if (order < 0) {

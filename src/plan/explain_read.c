@@ -157,7 +157,7 @@ static int compare_doubles(const void *a, const void *b) {
 
 // Of a member of the first steps.
 static double median(const struct step *steps, int count, size_t member) {
-    double few[MOST_STEPS];
+    double few[MOST_STEPS] = {0};
     if (count > MOST_STEPS) count = MOST_STEPS;
     for (int i = 0; i < count; i++)
         few[i] = *(const double *)(const void *)((const char *)&steps[i] + member);

@@ -136,7 +136,7 @@ struct list {
 static void join_rounds(const struct list *l, int rounds) {
     int each = (*l->count - l->first) / rounds;
     for (int i = 0; i < each; i++) {
-        double values[ROUNDS];
+        double values[ROUNDS] = {0};
         for (int k = 0; k < rounds; k++)
             memcpy(&values[k], l->at + (size_t)(l->first + k * each + i) * l->size + l->member,
                    sizeof values[k]);

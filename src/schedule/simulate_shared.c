@@ -201,7 +201,7 @@ int pipeline_simulate_shared(const struct pipeline *pipeline, const struct pipel
     for (size_t r = 0; r < ranks; r++) actions += (size_t)pipeline->ranks[r].count;
     s.rank = calloc(ranks, sizeof *s.rank);
     s.there = calloc(messages, sizeof *s.there);
-    if (!costs->no_spans) times->spans = calloc(2 * actions, sizeof *times->spans);
+    if (!costs->no_spans) times->spans = calloc(2 * actions + 1, sizeof *times->spans);
     if (!s.rank || !s.there || (!costs->no_spans && !times->spans)) {
         err_set(err, ERR_MEMORY, "no memory to simulate a schedule");
     } else {
