@@ -187,7 +187,7 @@ static void call_adamw(struct measure_rank *r, const struct kernel *k, const str
                                  .moment1 = o->out2,
                                  .moment2 = o->workspace,
                                  .gradient = o->a,
-                                 .weight = k->type == DTYPE_BF16 ? (bf16 *)o->vector : NULL,
+                                 .weight = k->type == DTYPE_BF16 ? (bf16 *)(void *)o->vector : NULL,
                                  .learning_rate = 1e-3,
                                  .beta1 = 0.9,
                                  .beta2 = 0.95,
