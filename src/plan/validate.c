@@ -9,6 +9,7 @@
 
 // Rows that say of themselves that they are no measurement of a training step as described.
 static const char *why_not(const struct published *row) {
+    if (row->wrong[0]) return row->wrong;
     if (strstr(row->source, "_suspect") || strstr(row->notes, "SUSPECT"))
         return "marked as suspect";
     if (strstr(row->notes, "NOTE")) return "marked with a contradiction (NOTE)";
@@ -102,7 +103,7 @@ static void validate_row(const struct published *row, struct validate_tools *too
     const char *reason = why_not(row);
     *v = (struct validated){.row = row, .group = -1};
     if (reason) leave_out(v, reason);
-    if (reason && !ran_out(row)) return;
+    if (reason && (!ran_out(row) || row->wrong[0])) return;
     if (published_job(row, tools, &job, &err) != 0) {
         leave_out(v, err.text);
         return;

@@ -21,6 +21,7 @@ struct published {
     double seconds, tokens_per_second, tflops, mfu, hfu; // per GPU; percentages
     double memory_gb;
     int line;
+    char wrong[128]; // a cell that is no number where one belongs: the row cannot be used
 };
 
 struct published_table {
@@ -28,8 +29,8 @@ struct published_table {
     int rows;
     struct csv *csv; // the texts belong to it
 };
-// A cell that is no number where one belongs is an error with line and column; so is a table
-// without the columns "source_id", "gpu", "n_gpus".
+// A table without the columns "source_id", "gpu", "n_gpus", or whose rows do not have its columns,
+// is refused.
 int published_read(const char *text, size_t bytes, const char *name, struct published_table *out,
                    struct err *err);
 void published_close(struct published_table *table);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,31 +69,32 @@ static int read_number(const char *cell, double *out) {
     return *end || end == cell || errno || !isfinite(*out) || *out < 0 || *out > largest ? -1 : 0;
 }
 
-static int read_cell(const struct field *field, const char *cell, char *row, const char *name,
-                     int line, struct err *err) {
-    void *at = row + field->at;
+static void read_cell(const struct field *field, const char *cell, struct published *row) {
+    void *at = (char *)row + field->at;
     while (*cell == ' ') cell++;
     if (field->kind == TEXT) {
         *(const char **)at = cell;
-        return 0;
+        return;
     }
     double value = field->kind == REAL ? NAN : -1;
-    if (*cell && read_number(cell, &value) != 0)
-        return err_set(err, ERR_DATA,
-                       "%s, line %d: %s is \"%.40s\"; expected a number of 0 or more", name, line,
-                       field->column, cell);
-    if (field->kind == REAL) {
-        *(double *)at = value;
-        return 0;
+    const char *wanted = NULL;
+    if (*cell && read_number(cell, &value) != 0) {
+        wanted = "a number of 0 or more";
+        value = field->kind == REAL ? NAN : -1;
+    } else if (field->kind != REAL &&
+               (value != floor(value) || (field->kind == WHOLE && value > 1 << 30))) {
+        wanted = "a whole number";
+        value = -1;
     }
-    if (value != floor(value) || (field->kind == WHOLE && value > 1 << 30))
-        return err_set(err, ERR_DATA, "%s, line %d: %s is \"%.40s\"; expected a whole number", name,
-                       line, field->column, cell);
-    if (field->kind == WHOLE)
+    if (wanted && !row->wrong[0])
+        snprintf(row->wrong, sizeof row->wrong, "%s is \"%.30s\"; expected %s", field->column, cell,
+                 wanted);
+    if (field->kind == REAL)
+        *(double *)at = value;
+    else if (field->kind == WHOLE)
         *(int *)at = (int)value;
     else
         *(int64_t *)at = (int64_t)value;
-    return 0;
 }
 
 static int read_rows(const struct csv *csv, const char *name, struct published *rows,
@@ -109,9 +111,7 @@ static int read_rows(const struct csv *csv, const char *name, struct published *
     for (int i = 0; i < csv->rows; i++) {
         rows[i].line = csv->line[i];
         for (int f = 0; f < FIELDS; f++)
-            if (read_cell(&fields[f], csv_cell(csv, i, column[f]), (char *)&rows[i], name,
-                          csv->line[i], err) != 0)
-                return -1;
+            read_cell(&fields[f], csv_cell(csv, i, column[f]), &rows[i]);
     }
     return 0;
 }

@@ -82,12 +82,31 @@ TEST(published_cells) {
     CHECK_STR(table.row[0].notes, "");
     published_close(&table);
     check_refused("source_id,gpu\nx,A100\n", "no column \"n_gpus\"");
-    check_refused("source_id,gpu,n_gpus,tp\nx,A100,8,two\n",
-                  "table.csv, line 2: tp is \"two\"; expected a number of 0 or more");
-    check_refused("source_id,gpu,n_gpus,tp\nx,A100,8,-1\n", "expected a number of 0 or more");
-    check_refused("source_id,gpu,n_gpus,tp\nx,A100,8.5,1\n", "n_gpus is \"8.5\"; expected a whole");
-    check_refused("source_id,gpu,n_gpus,tp\nx,A100,99999999999,1\n", "expected a whole number");
-    check_refused("source_id,gpu,n_gpus,iter_time_s\nx,A100,1,nan\n", "iter_time_s is \"nan\"");
+    check_refused("source_id,gpu,n_gpus,tp\nx,A100,8\n", "line 2: expected 4 cells");
+}
+
+// One bad cell costs its row alone.
+TEST(cells_that_are_no_numbers) {
+    static const struct {
+        const char *row, *wrong;
+    } cases[] = {
+        {"x,A100,8,two,1", "tp is \"two\"; expected a number of 0 or more"},
+        {"x,A100,8,-1,1", "tp is \"-1\"; expected a number of 0 or more"},
+        {"x,A100,8.5,1,1", "n_gpus is \"8.5\"; expected a whole number"},
+        {"x,A100,99999999999,1,1", "n_gpus is \"99999999999\"; expected a whole number"},
+        {"x,A100,8,1,nan", "iter_time_s is \"nan\"; expected a number of 0 or more"},
+        {"x,A100,8,1,1e999", "iter_time_s is \"1e999\""},
+        {"x,A100,8.0,1,1", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct published_table table;
+        char text[256];
+        snprintf(text, sizeof text, "source_id,gpu,n_gpus,tp,iter_time_s\n%s\n", cases[i].row);
+        open_table(text, &table);
+        CHECK_CONTAINS(table.row[0].wrong, cases[i].wrong);
+        if (!cases[i].wrong[0]) CHECK_STR(table.row[0].wrong, "");
+        published_close(&table);
+    }
 }
 
 // ---- rows as jobs
