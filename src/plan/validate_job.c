@@ -39,6 +39,7 @@ static int take_mesh(const struct published *row, const struct publisher *publis
     // Experts may also lie on the ranks of a tensor group; here each group of ep is one of data
     // ranks, so the largest that there is room for stands in.
     mesh->ep = job->model.experts ? one(row->ep) : 1;
+    if (mesh->ep > data) mesh->ep = data;
     while (mesh->ep > 1 && (data % mesh->ep != 0 || job->model.experts % mesh->ep != 0)) mesh->ep--;
     int zero = row->zero >= 0 ? row->zero : publisher->zero;
     job->layout.zero = data > 1 ? zero : 0;
@@ -276,6 +277,16 @@ static void take_types(const struct published *row, struct job *job) {
     job->imbalance = job->model.experts && !forced ? 1.15 : 1;
 }
 
+static int take_list(struct job *job, struct err *err) {
+    int pp = job->layout.mesh.size[MESH_PP];
+    if (job->schedule != PIPELINE_FILE) return 0;
+    if ((double)pp * pp * job->micro_batches > MOST_CHOICES)
+        return err_set(err, ERR_DATA, "zb-2p of %d ranks and %d micro-batches is too long a list",
+                       pp, job->micro_batches);
+    job->schedule_csv = validate_zb_2p(pp, job->micro_batches);
+    return job->schedule_csv ? 0 : err_set(err, ERR_MEMORY, "no memory for a schedule");
+}
+
 static int make(const struct published *row, struct validate_tools *tools, struct job *job,
                 struct err *err) {
     const struct publisher *publisher = publisher_of(row);
@@ -286,7 +297,7 @@ static int make(const struct published *row, struct validate_tools *tools, struc
     if (published_cluster(row, publisher, tools, &job->cluster, err) != 0) return -1;
     if (take_mesh(row, publisher, job, err) != 0 || take_batch(row, job, err) != 0 ||
         take_schedule(row, publisher, job, err) != 0 || take_layers(row, job, err) != 0 ||
-        take_precision(row, job, err) != 0)
+        take_precision(row, job, err) != 0 || take_list(job, err) != 0)
         return -1;
     take_types(row, job);
     return take_recompute(row, publisher, job, err);
@@ -296,15 +307,9 @@ int published_job(const struct published *row, struct validate_tools *tools, str
                   struct err *err) {
     struct job job;
     job_defaults(&job);
-    if (make(row, tools, &job, err) != 0) return -1;
-    if (job.schedule == PIPELINE_FILE) {
-        int pp = job.layout.mesh.size[MESH_PP];
-        if ((double)pp * pp * job.micro_batches > MOST_CHOICES)
-            return err_set(err, ERR_DATA,
-                           "zb-2p of %d ranks and %d micro-batches is too long a list", pp,
-                           job.micro_batches);
-        job.schedule_csv = validate_zb_2p(job.layout.mesh.size[MESH_PP], job.micro_batches);
-        if (!job.schedule_csv) return err_set(err, ERR_MEMORY, "no memory for a schedule");
+    if (make(row, tools, &job, err) != 0) {
+        free((char *)job.schedule_csv);
+        return -1;
     }
     *out = job;
     return 0;

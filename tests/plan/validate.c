@@ -168,6 +168,12 @@ TEST(zero_bubble_rows) { // first and last stage have one layer fewer
     CHECK_EQ_INT(m.job.schedule, PIPELINE_FILE);
     CHECK_CONTAINS(m.job.schedule_csv, "0F0,0F1,0F2");
     map_close(&m);
+    // the list is there when memory is asked for the recipe of a publisher who says nothing
+    map(&m, "somebody,GPT 1.5B,22,2304,,24,,,1024,,, A100,80,8,8,1,,8,,1,,1,, zb-2p,6,144,,,, "
+            ",14848,,,59,1.5,,");
+    CHECK_EQ_INT(m.result, 0);
+    CHECK_CONTAINS(m.job.schedule_csv, "0F0,0F1,0F2");
+    map_close(&m);
 }
 
 TEST(bigscience_rows) {
