@@ -185,18 +185,28 @@ int file_rename(const char *from, const char *to, struct err *err) {
     return sync_folder_of(to, err);
 }
 
+// A device, a pipe, a link such as /dev/stdout: what is there already stays there.
+static bool stays_in_place(const char *path) {
+    struct stat now;
+    return lstat(path, &now) == 0 && !S_ISREG(now.st_mode) && !S_ISDIR(now.st_mode);
+}
+
+static int write_whole(const char *path, const void *data, size_t bytes, bool durable,
+                       struct err *err) {
+    struct file_writer w;
+    if (file_writer_open(&w, path, err) != 0) return -1;
+    if (file_writer_put(&w, data, bytes, err) == 0) return file_writer_close(&w, durable, err);
+    file_writer_abandon(&w);
+    return -1;
+}
+
 int file_replace(const char *path, const void *data, size_t bytes, struct err *err) {
+    if (stays_in_place(path)) return write_whole(path, data, bytes, false, err);
     char temporary[4096];
     int length = snprintf(temporary, sizeof temporary, "%s.tmp", path);
     if (length < 0 || (size_t)length >= sizeof temporary)
         return err_set(err, ERR_IO, "path too long: %.100s...", path);
-    struct file_writer w;
-    if (file_writer_open(&w, temporary, err) != 0) return -1;
-    int result = file_writer_put(&w, data, bytes, err);
-    if (result == 0)
-        result = file_writer_close(&w, true, err);
-    else
-        file_writer_abandon(&w);
+    int result = write_whole(temporary, data, bytes, true, err);
     if (result == 0) result = file_rename(temporary, path, err);
     if (result != 0) unlink(temporary);
     return result;

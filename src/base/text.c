@@ -88,6 +88,17 @@ bool text_ends_with(const char *text, const char *end) {
     return a >= b && memcmp(text + a - b, end, b) == 0;
 }
 
+// The shortest of the names that go on after a whole word: "memory" of "memory_bytes".
+static const char *begun_by(const char *name, size_t length, const char *const *names,
+                            size_t count) {
+    const char *best = NULL;
+    for (size_t i = 0; length >= 3 && i < count; i++)
+        if (strncasecmp(name, names[i], length) == 0 && names[i][length] &&
+            strchr("_-.", names[i][length]) && (!best || strlen(names[i]) < strlen(best)))
+            best = names[i];
+    return best;
+}
+
 const char *text_nearest(const char *name, const char *const *names, size_t count) {
     size_t length = strlen(name), limit = length / 3;
     if (limit == 0 && length > 1) limit = 1;
@@ -100,7 +111,8 @@ const char *text_nearest(const char *name, const char *const *names, size_t coun
             best_distance = distance;
         }
     }
-    return best;
+    const char *longer = best_distance == 0 ? NULL : begun_by(name, length, names, count);
+    return longer ? longer : best;
 }
 
 // ---- quantities --------------------------------------------------------------------------------

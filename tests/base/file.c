@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "test.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,6 +124,31 @@ TEST(file_writer_refusals) {
 }
 
 // Wherever a write breaks off, the old content stays and no half file remains.
+// What is no plain file stays what it is: /dev/null is never renamed away.
+TEST(file_replace_leaves_pipes_and_links) {
+    struct err err = {0};
+    struct stat now;
+    const char *pipe_path = in_temp("pipe"), *link_path = in_temp("link"), *real = in_temp("real");
+    char got[8] = {0};
+    CHECK_EQ_INT(mkfifo(pipe_path, 0600), 0);
+    int fd = open(pipe_path, O_RDWR | O_NONBLOCK);
+    CHECK(fd >= 0);
+    CHECK_OK(file_replace(pipe_path, "abc", 3, &err), err);
+    CHECK_EQ_INT(read(fd, got, sizeof got), 3);
+    CHECK_STR(got, "abc");
+    close(fd);
+    CHECK(lstat(pipe_path, &now) == 0 && S_ISFIFO(now.st_mode));
+    CHECK_OK(file_replace(real, "old content", 11, &err), err);
+    CHECK_EQ_INT(symlink(real, link_path), 0);
+    CHECK_OK(file_replace(link_path, "new", 3, &err), err);
+    CHECK(lstat(link_path, &now) == 0 && S_ISLNK(now.st_mode));
+    check_content(real, "new");
+    // a full device says so, and stays
+    CHECK_EQ_INT(symlink("/dev/full", in_temp("full")), 0);
+    CHECK_EQ_INT(file_replace(in_temp("full"), "x", 1, &err), -1);
+    CHECK_EQ_INT(err.kind, ERR_IO);
+}
+
 TEST(file_replace_survives_a_full_disk) {
     struct err err = {0};
     char path[1024];

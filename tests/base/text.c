@@ -51,6 +51,12 @@ TEST(text_nearest_names) {
     CHECK_STR(text_nearest("train.sede", names, 4), "train.seed");
     CHECK_STR(text_nearest("MODEL.LAYERS", names, 4), "model.layers");
     CHECK(text_nearest("something.else", names, 4) == NULL);
+    static const char *const longer[] = {"v100", "h100-sxm", "h100-pcie", "memory_bandwidth",
+                                         "memory_bytes"};
+    CHECK_STR(text_nearest("h100", longer, 5), "h100-sxm");
+    CHECK_STR(text_nearest("memory", longer, 5), "memory_bytes");
+    CHECK_STR(text_nearest("v100", longer, 5), "v100");
+    CHECK(text_nearest("mem", longer, 5) == NULL); // no whole word
     CHECK(text_nearest("", names, 4) == NULL);
     CHECK(text_nearest("y", names, 4) == NULL);
     CHECK(text_nearest("x", names, 0) == NULL);
