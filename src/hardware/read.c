@@ -185,6 +185,7 @@ static int finish_link(const struct file_reader *r, size_t first, bool bandwidth
                        struct link *l) {
     if (bandwidth_given && l->both_directions_stated) l->bandwidth.value /= 2;
     if (l->bandwidth.value == 0) return zero_figure(r, first, "link", l->name, "bandwidth");
+    if (l->share.value == 0) return zero_figure(r, first, "link", l->name, "share");
     return 0;
 }
 

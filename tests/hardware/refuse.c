@@ -52,6 +52,7 @@ TEST(refuse_wrong_units_and_values) {
             "-3 GB/s");
     REFUSED("links:\n  a:\n    base: ib-ndr\n    bandwidth: 0\n", "a",
             "\"bandwidth\" must be more than 0");
+    REFUSED("links:\n  a:\n    base: ib-ndr\n    share: 0\n", "a", "\"share\" must be more than 0");
     REFUSED("links:\n  a:\n    base: ib-ndr\n    bandwidth: nan\n", "line 4", "\"nan\"");
     REFUSED("links:\n  a:\n    base: ib-ndr\n    bandwidth: 1e400\n", "line 4", "1e400");
     REFUSED("links:\n  a:\n    base: ib-ndr\n    bandwidth: 1e30\n", "line 4", "at most 1e+15");
