@@ -152,6 +152,12 @@ static int apply_failures(const struct simulate_input *in, struct runs_report *r
     return 0;
 }
 
+static int apply_synchronous(const struct simulate_input *in, double seconds, struct err *err) {
+    if (in->words.given[SYNCHRONOUS] && !(seconds > 0 && seconds <= 86400 * 366.0))
+        return words_wrong(&in->words, SYNCHRONOUS, "seconds above 0, at most a year", err);
+    return 0;
+}
+
 static int apply_interval(const struct simulate_input *in, struct runs *runs, struct err *err) {
     static const int list[] = {INTERVAL, INTERVAL_STEPS};
     int k = words_one_of(&in->words, list, 2, err), steps;
@@ -268,7 +274,8 @@ static int apply(struct simulate_input *in, const char *plan, struct simulate_re
         apply_plan(plan, report, &params, err) != 0 ||
         apply_checkpoint(in, &cluster, params, &report->runs, err) != 0 ||
         words_store(&in->words, out, err) != 0 || apply_length(in, &report->runs, err) != 0 ||
-        apply_failures(in, report, err) != 0 || apply_interval(in, &report->runs, err) != 0)
+        apply_failures(in, report, err) != 0 || apply_interval(in, &report->runs, err) != 0 ||
+        apply_synchronous(in, report->synchronous_seconds, err) != 0)
         return -1;
     // before the spares are counted, so that a wrong rate or size is named as such
     if (runs_check(&report->runs, err) != 0 || apply_spares(in, report, err) != 0 ||

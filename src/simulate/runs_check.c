@@ -71,8 +71,8 @@ static int check_nodes(const struct runs *runs, struct err *err) {
             "run: spares %d beside %d nodes: expected 0 to %d (spares come on top of the "
             "nodes that compute)",
             runs->spares, runs->nodes, runs->nodes);
-    if (runs->without_spare != RUNS_SHRINK) return 0;
-    if (runs->replica_nodes < 1 || runs->nodes % runs->replica_nodes != 0)
+    bool shrinks = runs->without_spare == RUNS_SHRINK;
+    if (runs->replica_nodes < 1 || (shrinks && runs->nodes % runs->replica_nodes != 0))
         return err_set(err, ERR_USAGE, "run: replica-nodes %d: expected a divisor of the %d nodes",
                        runs->replica_nodes, runs->nodes);
     if (runs->least_nodes < 1 || runs->least_nodes > runs->nodes)

@@ -322,6 +322,12 @@ TEST(runs_bad_input) {
             refuse(bad, "run: ", "expected");
         }
     bad = good;
+    bad.replica_nodes = 0;
+    refuse(bad, "replica-nodes 0", "divisor");
+    bad = good;
+    bad.least_nodes = -1;
+    refuse(bad, "least-nodes -1", "1 to 64");
+    bad = good;
     bad.nodes = 0;
     refuse(bad, "nodes 0", "1 to");
     bad = good;
