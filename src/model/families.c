@@ -53,6 +53,8 @@ static const struct preset {
      128001, 8},
     {"llama3.1-405b", LLAMA31, 126, 16384, 128, 8, 128, 53248, 128256, 131072, 5e5, 1e-5, false,
      128000, 128001, 8},
+    {"llama3-405b", LLAMA31, 126, 16384, 128, 8, 128, 53248, 128256, 8192, 5e5, 1e-5, false, 128000,
+     128001, 8}, // the paper's name for it, at the context of most of its training
     {"llama3.2-1b", LLAMA31, 16, 2048, 32, 8, 64, 8192, 128256, 131072, 5e5, 1e-5, true, 128000,
      128001, 32},
     {"llama3.2-3b", LLAMA31, 28, 3072, 24, 8, 128, 8192, 128256, 131072, 5e5, 1e-5, true, 128000,
