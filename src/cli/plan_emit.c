@@ -114,7 +114,7 @@ int plan_emit_write(const struct plan_emit *emit, const struct report *report,
     if (result == 0) {
         uint64_t ranks = (uint64_t)mesh_ranks(&plan->job.layout.mesh);
         snprintf(start, 600, "weft launch -n %llu train %.400s%s", (unsigned long long)ranks,
-                 emit->path, emit->data ? "" : " data.train=SHARDS");
+                 emit->path, config->train_sets[0] ? "" : " data.train=SHARDS");
         // The layout is made on a copy: it settles what the file leaves open.
         struct train_config *copy = malloc(sizeof *copy);
         if (copy) *copy = *config;

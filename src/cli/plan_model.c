@@ -23,6 +23,7 @@ static int read_config(const char *path, struct plan_model *out, struct err *err
         *out = (struct plan_model){.config = config->model, .from_config = true};
         if (says(&leaves, "train.batch")) out->batch = config->batch;
         if (says(&leaves, "data.context")) out->context = config->context;
+        if (says(&leaves, "train.steps")) out->steps = config->steps;
         out->fp32 = config->precision == PRECISION_FP32;
         yaml_free(&leaves);
     }

@@ -157,6 +157,20 @@ struct plan_inputs {
     struct report_request request;
 };
 
+// Of the run: as asked for, else the steps of the training configuration, else the usual number.
+static int set_tokens(const struct plan_options *o, struct plan_inputs *in, struct err *err) {
+    struct report_request *r = &in->request;
+    double of_steps = (double)in->model.steps * (double)r->search.batch * r->search.context;
+    r->tokens_given = o->tokens || in->model.steps > 0;
+    if (o->tokens) return read_amount(o->tokens, &r->tokens, err);
+    if (of_steps > 1e18)
+        return err_set(err, ERR_USAGE, "plan: train.steps %lld: %.3g tokens; expected at most 1e18",
+                       (long long)in->model.steps, of_steps);
+    r->tokens = in->model.steps > 0 ? in->model.steps * r->search.batch * r->search.context
+                                    : TOKENS_PER_PARAMETER * flops_active_params(&in->model.config);
+    return 0;
+}
+
 static int fill_request(const struct plan_options *o, struct plan_inputs *in, struct err *err) {
     struct report_request *r = &in->request;
     struct search_request *s = &r->search;
@@ -175,9 +189,7 @@ static int fill_request(const struct plan_options *o, struct plan_inputs *in, st
                : in->model.batch > 0
                    ? in->model.batch
                    : usual_batch(in->cluster.nodes * in->cluster.per_node, s->context);
-    r->tokens_given = o->tokens != NULL;
-    if (o->tokens && read_amount(o->tokens, &r->tokens, err) != 0) return -1;
-    if (!o->tokens) r->tokens = TOKENS_PER_PARAMETER * flops_active_params(config);
+    if (set_tokens(o, in, err) != 0) return -1;
     r->checkpoint_seconds = o->checkpoint_seconds;
     s->model = config;
     s->cluster = &in->cluster;

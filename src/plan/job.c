@@ -140,7 +140,7 @@ static int check_figures(const struct job *job, struct err *err) {
                        (long long)there);
     if (job->precision < 0 || job->precision >= HARDWARE_PRECISIONS ||
         (a->dense[job->precision].value <= 0 && a->product_count == 0))
-        return err_set(err, ERR_USAGE, "plan: %s has no rate for %s products; expected one",
+        return err_set(err, ERR_USAGE, "plan: %s has no rate for %s products; another precision?",
                        a->name ? a->name : "the accelerator",
                        job->precision >= 0 && job->precision < HARDWARE_PRECISIONS
                            ? hardware_precision_name(job->precision)

@@ -48,6 +48,7 @@ static int least_of(const struct search_request *request, struct plan_memory_cac
     struct nearest *near = calloc(1, sizeof *near);
     struct plan_memory *ranks = calloc(LAYOUT_MAX_STAGES, sizeof *ranks);
     struct search_walk walk = {.request = request, .node = note_node, .context = near};
+    struct err fault = {0}; // why the last of them could not
     int status = -1;
     if (!near || !ranks) {
         (void)err_set(err, ERR_MEMORY, "no memory for the search");
@@ -58,13 +59,15 @@ static int least_of(const struct search_request *request, struct plan_memory_cac
     for (int i = 0; near && ranks && i < near->count; i++) {
         struct search_entry *e = &near->entry[i];
         const struct job *job = &near->jobs.job;
-        if (search_jobs_set(&near->jobs, &e->choice, NULL) != 0 || job_check(job, NULL) != 0 ||
-            plan_memory_with(job, NULL, cache, ranks, NULL) != 0)
+        fault = (struct err){0};
+        if (search_jobs_set(&near->jobs, &e->choice, &fault) != 0 || job_check(job, &fault) != 0 ||
+            plan_memory_with(job, NULL, cache, ranks, &fault) != 0)
             continue;
         e->memory_bytes = ranks[plan_memory_fullest(ranks, e->choice.value[SEARCH_PP])].total;
         if (status != 0 || e->memory_bytes < out->memory_bytes) *out = *e;
         status = 0;
     }
+    if (status != 0 && fault.kind != ERR_NONE) (void)err_set(err, fault.kind, "%s", fault.text);
     if (near) search_jobs_close(&near->jobs);
     free(near);
     free(ranks);

@@ -184,7 +184,7 @@ TEST(plan_emits_what_train_reads) {
 TEST(plan_emits_upon_a_configuration) {
     char words[600], edited[PAGE_BYTES];
     const char *base = "model:\n  preset: llama3-8b\ndata:\n  context: 2048\n  train: [a, b]\n"
-                       "train:\n  batch: 32\noptimizer:\n  learning_rate: 3.0e-4\n"
+                       "train:\n  batch: 32\n  steps: 20\noptimizer:\n  learning_rate: 3.0e-4\n"
                        "parallel:\n  tp: 4\n  pp: 2\npipeline:\n  layers: [20, 12]\n";
     struct err err = {0};
     CHECK_OK(file_replace(test_path("base.yaml"), base, strlen(base), &err), err);
@@ -192,11 +192,13 @@ TEST(plan_emits_upon_a_configuration) {
              test_path("run.yaml"));
     json_t *root = facts(words);
     check_emitted(root, test_path("run.yaml"), 8);
+    CHECK(strstr(json_string_value(at(root, "start")), "SHARDS") == NULL); // it has its data
     json_decref(root);
     struct train_config *config = load(test_path("run.yaml"), NULL, 0);
     CHECK_CLOSE(config->learning_rate, 3e-4, 1e-12);
     CHECK_STR(config->train_sets, "a,b");
     CHECK_EQ_INT(config->batch, 32);
+    CHECK_EQ_INT(config->steps, 20);
     uint64_t digest = config_digest(config);
     free(config);
     CHECK_EQ_INT(test_shell(edited, sizeof edited,
@@ -218,6 +220,9 @@ TEST(plan_refuses_in_one_line) {
     check_page(SMALL "--precision int8", 2, (const char *[]){"fp32, bf16, fp8", NULL});
     check_page(SMALL "--tokens many", 2, (const char *[]){"a number of tokens", NULL});
     check_page(SMALL "--imbalance 0.5", 2, (const char *[]){"1 or more", NULL});
+    check_page(SMALL "--imbalance 1e18", 2, (const char *[]){"imbalance 1e+18", NULL});
+    check_page("gpt3-1.3b a100-80:8 --precision fp8", 2,
+               (const char *[]){"a100-80 has no rate for fp8 products", NULL});
     check_page(SMALL "--stack wefft", 2, (const char *[]){"weft", NULL});
     check_page(SMALL "--top 0", 2, (const char *[]){"--top", NULL});
     check_page(SMALL "--fill 2", 2, (const char *[]){"a share", NULL});
