@@ -130,13 +130,3 @@ double child_messages(const json_t *root, const char *stream, const char *key) {
     }
     return sum;
 }
-
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double bench_median(double *values, int count) {
-    qsort(values, (size_t)count, sizeof values[0], compare_doubles);
-    return (values[(count - 1) / 2] + values[count / 2]) / 2;
-}

@@ -32,5 +32,3 @@ double child_number(const json_t *root, const char *key); // 0: there is none
 // A figure of the messages of a stream, all kinds together: a wait for one may cover another that
 // stands before it.
 double child_messages(const json_t *root, const char *stream, const char *key);
-
-double bench_median(double *values, int count); // sorts them

@@ -1,6 +1,7 @@
 // weft bench link: latency and bandwidth of messages and collectives between ranks: the processes
 // of a launch, or threads of this process.
 #include "base/clock.h"
+#include "base/numbers.h"
 #include "cli/bench.h"
 #include "cli/bench_child.h"
 #include "cli/cli.h"
@@ -177,7 +178,7 @@ static int measure(struct link_rank *r, enum comm_kind kind, uint64_t bytes, str
     }
     comm_wait(comm_barrier(r->world), NULL);
     if (comm_check(r->comm, err) != 0) return -1;
-    print(r, kind, bytes, bench_median(r->samples, samples));
+    print(r, kind, bytes, numbers_median(r->samples, (size_t)samples));
     return 0;
 }
 

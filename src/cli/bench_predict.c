@@ -3,6 +3,7 @@
 // round; what is compared is the median over the rounds.
 #include "base/affinity.h"
 #include "base/file.h"
+#include "base/numbers.h"
 #include "base/random.h"
 #include "base/text.h"
 #include "cli/bench.h"
@@ -206,11 +207,11 @@ static void print(struct predict_bench *b) {
     for (int i = 0; i < CASES; i++) {
         struct result *r = &b->results[i];
         if (!wanted(b, i)) continue;
-        double predicted = bench_median(r->predicted, b->rounds);
-        double measured = bench_median(r->measured, b->rounds);
-        double memory = bench_median(r->memory, b->rounds);
+        double predicted = numbers_median(r->predicted, (size_t)b->rounds);
+        double measured = numbers_median(r->measured, (size_t)b->rounds);
+        double memory = numbers_median(r->memory, (size_t)b->rounds);
         double error = predicted / measured - 1;
-        double action = bench_median(r->action_error, b->rounds);
+        double action = numbers_median(r->action_error, (size_t)b->rounds);
         if (b->json)
             printf("%s\n {\"name\": \"%s\", \"ranks\": %d, \"predicted_seconds\": %.6f, "
                    "\"measured_seconds\": %.6f, \"error\": %.5f, \"median_action_error\": %.5f, "
@@ -225,7 +226,8 @@ static void print(struct predict_bench *b) {
     }
     double mean = 0;
     for (int i = 0; i < count; i++) mean += errors[i] / count;
-    double step = bench_median(errors, count), action = bench_median(actions, count);
+    double step = numbers_median(errors, (size_t)count),
+           action = numbers_median(actions, (size_t)count);
     if (b->json)
         printf("\n], \"median_error\": %.5f, \"mean_error\": %.5f, \"median_action_error\": "
                "%.5f}\n",

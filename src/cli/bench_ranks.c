@@ -1,5 +1,6 @@
 // weft bench ranks CONFIG: the same training step by one process with several threads and by as
 // many ranks of one thread each, in turns.
+#include "base/numbers.h"
 #include "base/text.h"
 #include "cli/bench.h"
 #include "cli/bench_child.h"
@@ -82,8 +83,9 @@ static void print(struct comparison *c) {
         printf("\n%-26s %12s %24s %12s\n", "", "tokens/s", "over the one process", "waiting");
     for (int i = 0; i < VARIANTS; i++) {
         struct variant *v = &c->variants[i];
-        double rate = bench_median(v->rate, c->rounds), ratio = bench_median(v->ratio, c->rounds);
-        double exposed = bench_median(v->exposed, c->rounds);
+        double rate = numbers_median(v->rate, (size_t)c->rounds),
+               ratio = numbers_median(v->ratio, (size_t)c->rounds);
+        double exposed = numbers_median(v->exposed, (size_t)c->rounds);
         printf(c->json ? "%s\n\"%s\": {\"tokens_per_second\": %.3f, \"over_one_process\": %.5f, "
                          "\"waiting_share\": %.5f}"
                        : "%s%-26s %12.1f %24.3f %12.3f\n",

@@ -6,6 +6,7 @@
 // gradient of the output projection its weight half, the first update of a step the optimizer. So
 // two cores show what four would do.
 #include "base/clock.h"
+#include "base/numbers.h"
 #include "cli/bench.h"
 #include "cli/cli.h"
 #include "cli/options.h"
@@ -248,11 +249,6 @@ static int run_schedule(struct run *r, struct err *err) {
     return result;
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static int run_all(const struct schedule_bench *b, const struct model *model, struct err *err) {
     if (b->json)
         printf("{\"layer_ms\": %g, \"send_ms\": %g, \"step_ms\": %g, \"micro_batches\": %d, "
@@ -266,8 +262,7 @@ static int run_all(const struct schedule_bench *b, const struct model *model, st
     for (int k = 0; k < PIPELINE_FILE; k++) {
         struct run r = {.bench = b, .model = model, .kind = (enum pipeline_kind)k};
         if (run_schedule(&r, err) != 0) return -1;
-        qsort(r.seconds, (size_t)b->steps, sizeof r.seconds[0], compare_doubles);
-        double median = (r.seconds[(b->steps - 1) / 2] + r.seconds[b->steps / 2]) / 2;
+        double median = numbers_median(r.seconds, (size_t)b->steps);
         printf(b->json ? "%s\n{\"schedule\": \"%s\", \"measured_seconds\": %.6f, "
                          "\"simulated_seconds\": %.6f, \"ratio\": %.5f}"
                        : "%s%-12s %12.4f %12.4f %24.4f\n",

@@ -4,6 +4,7 @@
 #include "cli/bench_step.h"
 #include "base/affinity.h"
 #include "base/clock.h"
+#include "base/numbers.h"
 #include "base/random.h"
 #include "cli/bench.h"
 #include "cli/cli.h"
@@ -104,11 +105,6 @@ static void fill_batch(struct batch *b, int vocab, uint64_t seed) {
     b->counted = b->non_pad = b->tokens;
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // ---- steps --------------------------------------------------------------------------------------
 
 static void add_messages(struct bench *b, double factor) {
@@ -154,8 +150,7 @@ static int run_steps(struct bench *b, struct err *err) {
     divide_messages(b, steps);
     for (int k = 0; k < RECORD_KIND_COUNT; k++)
         b->own.seconds[k] = (b->lane.seconds[k] - at_start.seconds[k]) / steps;
-    qsort(times, (size_t)steps, sizeof times[0], compare_doubles);
-    b->own.step_seconds = (times[(steps - 1) / 2] + times[steps / 2]) / 2;
+    b->own.step_seconds = numbers_median(times, (size_t)steps);
     return 0;
 }
 

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/numbers.h"
 #include "base/text.h"
 #include "observe/trace.h"
 #include <inttypes.h>
@@ -188,11 +189,6 @@ static int read_source(struct source *s, struct err *err) {
 
 // ---- aligning
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 // Adds how far `s` is ahead of the aligned `other` by each collective that both took part in.
 static size_t add_differences(const struct source *s, const struct source *other, double *out) {
     size_t count = 0, i = 0, j = 0;
@@ -222,8 +218,7 @@ static int align_one(struct source *s, const struct source *all, int count, stru
     for (int i = 0; i < count; i++)
         if (all[i].aligned) found += add_differences(s, &all[i], differences + found);
     if (found > 0) {
-        qsort(differences, found, sizeof *differences, compare_doubles);
-        s->ahead_seconds = (differences[(found - 1) / 2] + differences[found / 2]) / 2;
+        s->ahead_seconds = numbers_median(differences, found);
         s->shared = found;
         s->aligned = true;
     }

@@ -1,5 +1,6 @@
 // Both timelines side by side. See explain.h.
 #include "plan/explain.h"
+#include "base/numbers.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -21,11 +22,6 @@ static int by_difference(const void *a, const void *b) {
     return (dx < dy) - (dx > dy);
 }
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static const struct explain_action **sorted(const struct explain_trace *t) {
     const struct explain_action **list = calloc((size_t)t->count + 1, sizeof *list);
     for (int i = 0; list && i < t->count; i++) list[i] = &t->actions[i];
@@ -44,9 +40,7 @@ static void sum(const struct explain *e, enum explain_name name, double *errors,
         out->measured += p->measured->seconds;
         errors[out->count++] = fabs(p->error);
     }
-    if (out->count == 0) return;
-    qsort(errors, (size_t)out->count, sizeof *errors, by_size);
-    out->median_error = (errors[(out->count - 1) / 2] + errors[out->count / 2]) / 2;
+    out->median_error = numbers_median(errors, (size_t)out->count);
 }
 
 static void pair(const struct explain_action **p, int p_count, const struct explain_action **m,

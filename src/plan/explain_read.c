@@ -1,4 +1,5 @@
 // Timelines read back: the actions of a step, with the waits inside them told apart. See explain.h.
+#include "base/numbers.h"
 #include "plan/explain.h"
 #include <stddef.h>
 #include <stdio.h>
@@ -150,19 +151,13 @@ static int read_row(struct reader *r, int row, struct err *err) {
 
 // ---- medians ------------------------------------------------------------------------------------
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // Of a member of the first steps.
 static double median(const struct step *steps, int count, size_t member) {
     double few[MOST_STEPS] = {0};
     if (count > MOST_STEPS) count = MOST_STEPS;
     for (int i = 0; i < count; i++)
         few[i] = *(const double *)(const void *)((const char *)&steps[i] + member);
-    qsort(few, (size_t)count, sizeof few[0], compare_doubles);
-    return (few[(count - 1) / 2] + few[count / 2]) / 2;
+    return numbers_median(few, (size_t)count);
 }
 
 static int compare_samples(const void *a, const void *b) {

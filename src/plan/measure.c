@@ -1,6 +1,7 @@
 // Crews of ranks that measure together, and the timing of one call. See measure.h.
 #include "plan/measure.h"
 #include "base/clock.h"
+#include "base/numbers.h"
 #include "plan/measure_parts.h"
 #include <stddef.h>
 #include <stdlib.h>
@@ -41,11 +42,6 @@ void *measure_take(struct measure_pool *pool, uint64_t bytes) {
 
 // ---- time ---------------------------------------------------------------------------------------
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double timed(struct measure_rank *r, measure_call *call, void *context) {
     double begin = clock_seconds();
     call(r, context);
@@ -64,8 +60,7 @@ double measure_seconds(struct measure_rank *r, measure_call *call, void *context
     }
     pthread_barrier_wait(&team->barrier);
     for (int i = 1; i <= team->samples; i++) r->samples[i] = timed(r, call, context);
-    qsort(r->samples, (size_t)team->samples + 1, sizeof r->samples[0], compare_doubles);
-    r->seconds = (r->samples[team->samples / 2] + r->samples[(team->samples + 1) / 2]) / 2;
+    r->seconds = numbers_median(r->samples, (size_t)team->samples + 1);
     pthread_barrier_wait(&team->barrier);
     double sum = 0;
     for (int i = 0; i < team->crew->ranks; i++) sum += team->rank[i].seconds;
@@ -75,7 +70,7 @@ double measure_seconds(struct measure_rank *r, measure_call *call, void *context
 
 // ---- results ------------------------------------------------------------------------------------
 
-// One more element at the end, zero; a place of the rank itself where memory is short.
+// One more element at the end, zero; NULL where memory is short: `err` of the rank says so.
 static void *grow(struct measure_rank *r, void **list, int *count, size_t size) {
     if ((*count & (*count - 1)) == 0) { // a power of two, or none yet: full
         size_t room = *count ? 2 * (size_t)*count : 1;
@@ -121,11 +116,6 @@ void measure_add_kernel(struct measure_rank *r, const struct hardware_kernel_poi
     p->threads = r->team->crew->threads;
 }
 
-static double median_of(double *values, int count) {
-    qsort(values, (size_t)count, sizeof *values, compare_doubles);
-    return (values[(count - 1) / 2] + values[count / 2]) / 2;
-}
-
 // Every round has left the same list; one of medians stays. `first`: elements of earlier crews.
 struct list {
     char *at;
@@ -140,7 +130,7 @@ static void join_rounds(const struct list *l, int rounds) {
         for (int k = 0; k < rounds; k++)
             memcpy(&values[k], l->at + (size_t)(l->first + k * each + i) * l->size + l->member,
                    sizeof values[k]);
-        double middle = median_of(values, rounds);
+        double middle = numbers_median(values, (size_t)rounds);
         memcpy(l->at + (size_t)(l->first + i) * l->size + l->member, &middle, sizeof middle);
     }
 }

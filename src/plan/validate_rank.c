@@ -1,4 +1,5 @@
 // Rows that differ in layout only: which one is ranked first, and what that costs. See validate.h.
+#include "base/numbers.h"
 #include "plan/validate_sums.h"
 #include <math.h>
 #include <stdlib.h>
@@ -103,7 +104,7 @@ static void rank_source(const struct validation *v, struct validate_ranking *ran
         ordered++;
     }
     if (ranking->groups) ranking->regret_mean /= ranking->groups;
-    ranking->regret_median = validate_median(room, ranking->groups);
+    ranking->regret_median = numbers_median(room, (size_t)ranking->groups);
     if (ordered) ranking->spearman /= ordered;
 }
 

@@ -1,20 +1,11 @@
 // Errors by source. See validate_sums.h.
 #include "plan/validate_sums.h"
+#include "base/numbers.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { COUNTED_FROM = 10 }; // usable rows from which a source counts
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-double validate_median(double *values, int count) {
-    if (count == 0) return 0;
-    qsort(values, (size_t)count, sizeof *values, ascending);
-    return (values[(count - 1) / 2] + values[count / 2]) / 2;
-}
 
 static bool of(const struct validated *v, const char *source) {
     return source && strcmp(v->row->source, source) == 0;
@@ -33,7 +24,7 @@ static double constant_error(const struct validation *v, const char *source, dou
         for (int i = 0; i < v->rows; i++)
             if (used(&v->row[i], source))
                 room[n++] = v->row[i].flops[f] / (v->row[i].measured * v->row[i].gpus);
-        double rate = validate_median(room, n);
+        double rate = numbers_median(room, (size_t)n);
         for (int i = 0; i < v->rows; i++)
             if (used(&v->row[i], source)) {
                 const struct validated *r = &v->row[i];
@@ -80,7 +71,7 @@ static void sum_source(const struct validation *v, struct validate_source *s, do
     if (!s->used) return;
     s->mean /= s->used;
     s->bias /= s->used;
-    s->median = validate_median(room, n);
+    s->median = numbers_median(room, (size_t)n);
     s->constant = constant_error(v, s->name, room);
     s->beats_constant = s->mean < s->constant + (s->constant <= 0.10 ? 0.03 : 0);
 }
@@ -111,7 +102,7 @@ static void sum_all(struct validation *v, double *room) {
     }
     v->counted_sources = n;
     if (n) v->mean_source /= n;
-    v->median_source = validate_median(room, n);
+    v->median_source = numbers_median(room, (size_t)n);
     for (int i = 0; i < v->rows; i++) {
         const struct validated *r = &v->row[i];
         if (r->verdict == VALIDATE_USED) {

@@ -6,6 +6,5 @@
 
 // Detection, restart and load together.
 double runs_recovery_seconds(const struct runs *runs);
-// For qsort of doubles; and, of sorted ones, the least that a share of them do not exceed.
-int runs_compare(const void *a, const void *b);
+// Of sorted values the least that a share of them do not exceed.
 double runs_percentile(const double *sorted, int count, double share);

@@ -1,19 +1,13 @@
 // Many runs by chance. See runs.h.
+#include "base/numbers.h"
 #include "simulate/runs_world.h"
 #include <math.h>
 #include <stdlib.h>
 
-// A run that takes longer than this many times its work is cut and counted as unfinished.
-enum { MOST_TIMES = 50 };
 // Runs that fail all the time are cut so that the whole simulation ends in a minute or so.
 #define MOST_FAILURES_IN_ALL 3e7
 
 enum sample { EFFECTIVE, WALL, FAILURES, LOST, PEAK, SAMPLES };
-
-int runs_compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 double runs_percentile(const double *sorted, int count, double share) {
     int at = (int)ceil(share * count - 1e-9) - 1;
@@ -23,7 +17,7 @@ double runs_percentile(const double *sorted, int count, double share) {
 static struct runs_spread spread(double *samples, int count) {
     double sum = 0;
     for (int i = 0; i < count; i++) sum += samples[i];
-    qsort(samples, (size_t)count, sizeof *samples, runs_compare);
+    numbers_sort(samples, (size_t)count);
     return (struct runs_spread){sum / count, runs_percentile(samples, count, 0.05),
                                 runs_percentile(samples, count, 0.5),
                                 runs_percentile(samples, count, 0.95)};
@@ -53,7 +47,7 @@ static int go(const struct runs *runs, uint64_t seed, struct runs_result *out,
               double *samples[SAMPLES], struct err *err) {
     struct runs_world world = {0};
     struct totals totals = {0};
-    double most = MOST_TIMES * runs_work_seconds(runs) + runs->start_seconds;
+    double most = RUNS_MOST_TIMES * runs_work_seconds(runs) + runs->start_seconds;
     int result = 0;
     for (int i = 0; i < out->count && result == 0; i++) {
         runs_world_start(&world, runs, runs_key(seed, i));

@@ -1,4 +1,5 @@
 // How many spare nodes a run needs. See runs.h.
+#include "base/numbers.h"
 #include "simulate/runs_world.h"
 #include <math.h>
 #include <stdlib.h>
@@ -42,12 +43,12 @@ int runs_spares_per_run(const struct runs *runs, double percentile, int count, u
     int result = 0;
     for (int i = 0; i < count && result == 0; i++) {
         runs_world_start(&world, &plenty, runs_key(seed, i));
-        result = runs_world_go(&world, 50 * runs_work_seconds(runs));
+        result = runs_world_go(&world, RUNS_MOST_TIMES * runs_work_seconds(runs));
         peaks[i] = world.peak_repair;
     }
     free(world.repairs);
     if (result == 0) {
-        qsort(peaks, (size_t)count, sizeof *peaks, runs_compare);
+        numbers_sort(peaks, (size_t)count);
         *spares = (int)runs_percentile(peaks, count, percentile);
     } else
         err_set(err, ERR_MEMORY, "run: no memory for the nodes under repair");

@@ -4,6 +4,7 @@
 // together been up for so many mean times between failures. That keeps the draw valid when the
 // number of nodes changes. Nothing is exposed while a failure is being noticed, and while waiting.
 #include "simulate/runs_world.h"
+#include "base/numbers.h"
 #include "base/random.h"
 #include <math.h>
 #include <stdlib.h>
@@ -80,7 +81,7 @@ static double until_repaired(struct runs_world *w, int count) {
     if (count <= 0) return 0;
     if (count > w->repairing) return INFINITY;
     if (count == 1) return fmax(0, w->first_back - w->now);
-    qsort(w->repairs, (size_t)w->repairing, sizeof *w->repairs, runs_compare);
+    numbers_sort(w->repairs, (size_t)w->repairing);
     return fmax(0, w->repairs[count - 1] - w->now);
 }
 

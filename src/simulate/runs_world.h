@@ -2,8 +2,8 @@
 #pragma once
 #include "simulate/runs_parts.h"
 
-// A run with more is cut: it hardly goes on.
-enum { RUNS_MOST_FAILURES = 200000 };
+// A run with more failures is cut, or that takes so many times its work: it hardly goes on.
+enum { RUNS_MOST_FAILURES = 200000, RUNS_MOST_TIMES = 50 };
 
 struct runs_world {
     const struct runs *runs;
