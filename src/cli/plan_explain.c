@@ -26,14 +26,14 @@ static const char help[] =
 
 enum { MOST_PATH = 4096, MOST_RANKS = 65536, SKIPPED_STEPS = 2 };
 
-struct words {
+struct arguments {
     const char *run, *trace;
     int largest;
     bool json;
 };
 
 struct explained {
-    struct words words;
+    struct arguments words;
     char path[MOST_PATH];
     json_t *root, *predicted, *measured, *plan;
     struct explain_trace predicted_trace, measured_trace;

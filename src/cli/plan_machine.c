@@ -27,7 +27,7 @@ static const char help[] =
 
 enum { MOST_WORDS = 64 };
 
-struct words {
+struct arguments {
     int ranks, threads;
     const char *hardware, *config;
     bool ops, json;
@@ -35,7 +35,7 @@ struct words {
     int setting_count;
 };
 
-static int sort_words(struct words *w, const char *const *words, int count, struct err *err) {
+static int sort_words(struct arguments *w, const char *const *words, int count, struct err *err) {
     for (int i = 0; i < count; i++) {
         if (strchr(words[i], '='))
             w->settings[w->setting_count++] = (char *)(uintptr_t)words[i];
@@ -191,7 +191,7 @@ static void print_json(const struct prediction *p) {
     json_decref(root);
 }
 
-static int run(const struct words *w, struct err *err) {
+static int run(const struct arguments *w, struct err *err) {
     static struct prediction p;
     struct train_config *config = calloc(1, sizeof *config);
     if (!config) return err_set(err, ERR_MEMORY, "no memory for the configuration");
@@ -219,7 +219,7 @@ static int run(const struct words *w, struct err *err) {
 }
 
 int plan_machine(int argc, char **argv) {
-    struct words w = {.ranks = 1};
+    struct arguments w = {.ranks = 1};
     const char *words[MOST_WORDS];
     int count;
     struct err err = {0};

@@ -42,10 +42,8 @@ static void print_line(const struct hardware_line *line) {
 }
 
 static void take_line(void *context, const struct hardware_line *line) {
-    struct page *page = context;
+    const struct page *page = context;
     const char *text = line->long_text ? line->long_text : line->text;
-    page->figures += line->is_figure;
-    page->assumed += line->is_figure && line->origin == FIGURE_ASSUMED;
     if (!page->json) {
         print_line(line);
         return;

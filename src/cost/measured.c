@@ -3,11 +3,8 @@
 // What varies little is interpolated: the rate of products and attention, and the cost of an
 // element; the logarithms of both against those of the sizes.
 #include "cost/measured.h"
+#include "device/device.h"
 #include <math.h>
-
-// A weight gradient of a CPU is made in chunks of so many tokens, one after the other
-// (device/device.h), each of which reads and writes the sum.
-enum { CHUNK = 512 };
 
 // A mean of logarithms, weighted by the inverse fourth power of the distance: at a point it is the
 // point's, far from all the mean of the nearest ones.
@@ -73,7 +70,10 @@ bool measured_product(const struct accelerator *a, enum hardware_form form,
         if (counts(a, &a->products[i], form)) there[a->products[i].precision] = true;
     if (!found_precision(precision, there, &precision)) return false;
     double outputs = (double)n, inputs = (double)k, total = 0;
-    int64_t chunk = form == HARDWARE_WEIGHT && a->cpu && m > CHUNK ? CHUNK : m, rest = m % chunk;
+    // A CPU makes a weight's gradient in chunks of tokens, one after the other (device/device.h),
+    // each of which reads and writes the sum.
+    bool chunked = form == HARDWARE_WEIGHT && a->cpu && m > DEVICE_TOKEN_CHUNK;
+    int64_t chunk = chunked ? DEVICE_TOKEN_CHUNK : m, rest = m % chunk;
     double whole = (double)(m - rest);
     total = 2 * whole * outputs * inputs /
             product_rate(a, form, precision, (double)chunk, outputs, inputs);

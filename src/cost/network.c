@@ -10,12 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *network_algorithm_name(enum network_algorithm algorithm) {
-    static const char *const names[] = {"ring",      "tree",   "two levels",
-                                        "in switch", "direct", "measured"};
-    return names[algorithm];
-}
-
 // ---- where a group stands -----------------------------------------------------------------------
 
 static int domain_of(const struct cluster *c) {
@@ -320,9 +314,7 @@ double network_send_seconds(const struct cluster *cluster, const struct mesh *me
     if (mesh->size[axis] <= 1 || !(bytes > 0)) return 0;
     double seconds = measured(cluster, MESSAGE_SEND, 2, bytes);
     if (isfinite(seconds)) return seconds;
-    int stride = 1, domain = domain_of(cluster);
-    for (int i = MESH_AXES - 1; i >= 0 && mesh->order[i] != axis; i--)
-        stride *= mesh->size[mesh->order[i]];
+    int stride = (int)mesh_axis_stride(mesh, axis), domain = domain_of(cluster);
     bool leaves = (int64_t)stride * mesh->size[axis] > domain;
     bool beyond =
         leaves && leaf_of(cluster, 0) != leaf_of(cluster, stride * (mesh->size[axis] - 1));

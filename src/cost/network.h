@@ -34,11 +34,11 @@ enum network_algorithm {
     NETWORK_DIRECT,  // all-to-all: every pair by itself
     NETWORK_MEASURED // interpolated between messages measured on this cluster
 };
-const char *network_algorithm_name(enum network_algorithm algorithm);
 
 // `bytes`: of the whole vector: what each rank holds before an all-reduce or reduce-scatter and
 // after an all-gather; what each rank sends in an all-to-all, its own part included. A ring
-// all-reduce of N ranks moves 2 (N - 1) / N bytes, a gather or scatter (N - 1) / N.
+// all-reduce of N ranks moves 2 (N - 1) / N bytes, a gather or scatter (N - 1) / N. `chosen` may be
+// NULL.
 double network_seconds(const struct cluster *cluster, const struct network_group *group,
                        enum network_kind kind, double bytes, enum network_algorithm *chosen);
 // One algorithm alone; INFINITY where it cannot do this.

@@ -3,13 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-const char *cost_cause_name(enum cost_cause cause) {
-    static const char *const names[CAUSE_COUNT] = {
-        "products",        "attention",        "kernels",          "launches",
-        "tensor messages", "context messages", "experts' messages"};
-    return names[cause];
-}
-
 // Groups are looked up once per list.
 struct groups {
     struct network_group group[GROUP_KIND_COUNT];
@@ -18,13 +11,12 @@ struct groups {
 
 static double message_seconds(const struct cost_shape *s, const struct cost_op *op,
                               struct groups *groups) {
-    enum network_algorithm chosen;
     if (!groups->known[op->group]) {
         groups->group[op->group] =
             network_group_of(s->cluster, &s->mesh, op->group, s->model->kv_heads);
         groups->known[op->group] = true;
     }
-    return network_seconds(s->cluster, &groups->group[op->group], op->message, op->bytes, &chosen);
+    return network_seconds(s->cluster, &groups->group[op->group], op->message, op->bytes, NULL);
 }
 
 static double product_seconds(const struct cost_shape *s, const struct cost_op *op) {

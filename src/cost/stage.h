@@ -23,7 +23,6 @@ enum cost_cause { // where the time of a pass goes
     CAUSE_EXPERT, // all-to-all
     CAUSE_COUNT
 };
-const char *cost_cause_name(enum cost_cause cause);
 
 enum cost_op_kind { COST_PRODUCT, COST_ATTENTION, COST_KERNEL, COST_MESSAGE };
 struct cost_op {

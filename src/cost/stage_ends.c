@@ -1,10 +1,10 @@
 // The two ends of the model: look-up, and final norm with head and loss; and the update.
 #include "cost/list.h"
+#include "device/device.h"
 
 // Fused kernels over rows of a vocabulary reach half of the streaming rate (SimuMax, B200: 0.28 to
 // 0.32 of the bandwidth, streaming 0.67).
 enum { FUSED_LOSS = 2 };
-enum { OWN_CHUNK = 512 }; // tokens whose logits the engine has at a time: DEVICE_TOKEN_CHUNK
 
 static double all_elements(const struct cost_list *l) {
     return (double)l->tokens * (double)l->hidden;
@@ -59,7 +59,7 @@ static void statistics(struct cost_list *l, int numbers) {
 
 // Chunk by chunk, with both gradients.
 static void head_own(struct cost_list *l) {
-    int64_t chunk = l->tokens < OWN_CHUNK ? l->tokens : OWN_CHUNK;
+    int64_t chunk = l->tokens < DEVICE_TOKEN_CHUNK ? l->tokens : DEVICE_TOKEN_CHUNK;
     int64_t chunks = (l->tokens + chunk - 1) / chunk;
     static const char *const name = "head";
     cost_norm_forward(l, l->model->norm_place == NORM_BEFORE);

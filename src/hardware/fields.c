@@ -89,9 +89,6 @@ static const struct field link_fields[] = {
 };
 
 static const char *const fabric_names[] = {"fat-tree", "rail", "dragonfly", NULL};
-const char *fabric_kind_name(enum fabric_kind kind) {
-    return fabric_names[kind];
-}
 
 #define STORAGE(kind, name) \
     FIGURE(struct cluster_entry, cluster.storage[kind].read, "storage." name ".read", UNIT_BANDWIDTH, 0), \
@@ -205,10 +202,6 @@ static const char *const message_names[HARDWARE_MESSAGES] = {
     "send", "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast"};
 const char *hardware_message_name(enum hardware_message_kind kind) {
     return message_names[kind];
-}
-static const char *const storage_names[STORAGE_KINDS] = {"node", "parallel", "object"};
-const char *storage_kind_name(enum storage_kind kind) {
-    return storage_names[kind];
 }
 static const char *const kernel_names[HARDWARE_KERNELS] = {
     "norm",    "norm_backward", "rope",      "rope_backward",

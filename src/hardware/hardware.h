@@ -143,7 +143,6 @@ struct link {
 };
 
 enum fabric_kind { FABRIC_FAT_TREE, FABRIC_RAIL, FABRIC_DRAGONFLY };
-const char *fabric_kind_name(enum fabric_kind kind);
 struct fabric {
     enum fabric_kind kind;
     int nodes_per_leaf;             // below one leaf switch (rail: per rail group); 0: all
@@ -170,7 +169,6 @@ struct hardware_message {
 };
 
 enum storage_kind { STORAGE_NODE, STORAGE_PARALLEL, STORAGE_OBJECT, STORAGE_KINDS };
-const char *storage_kind_name(enum storage_kind kind); // "node", "parallel", "object"
 struct storage {
     bool given;
     struct figure read, write; // bytes/s; of a node (STORAGE_NODE), of the whole system otherwise

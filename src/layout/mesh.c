@@ -125,7 +125,7 @@ int mesh_group(const struct mesh *mesh, int rank, enum mesh_group_kind kind, int
     return walk.count;
 }
 
-static int64_t axis_stride(const struct mesh *mesh, enum mesh_axis axis) {
+int64_t mesh_axis_stride(const struct mesh *mesh, enum mesh_axis axis) {
     int64_t stride = 1;
     for (int i = MESH_AXES - 1; i >= 0 && mesh->order[i] != axis; i--)
         stride *= mesh->size[mesh->order[i]];
@@ -139,11 +139,11 @@ bool mesh_group_stride(const struct mesh *mesh, enum mesh_group_kind kind, int k
     if (kind == GROUP_WORLD) return true;
     struct walk walk = group_walk(mesh, origin, kind, kv_heads);
     int cp = mesh->size[MESH_CP];
-    int64_t of_dp = axis_stride(mesh, MESH_DP), of_cp = axis_stride(mesh, MESH_CP);
+    int64_t of_dp = mesh_axis_stride(mesh, MESH_DP), of_cp = mesh_axis_stride(mesh, MESH_CP);
     if (walk.along == ALONG_PP)
-        *stride = walk.stride * axis_stride(mesh, MESH_PP);
+        *stride = walk.stride * mesh_axis_stride(mesh, MESH_PP);
     else if (walk.along == ALONG_TP)
-        *stride = walk.stride * axis_stride(mesh, MESH_TP);
+        *stride = walk.stride * mesh_axis_stride(mesh, MESH_TP);
     else if (walk.stride % cp == 0)
         *stride = walk.stride / cp * of_dp;
     else

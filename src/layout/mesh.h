@@ -56,6 +56,7 @@ int mesh_data_index(const struct mesh *mesh, int rank); // dp_index * cp + cp_in
 int mesh_group(const struct mesh *mesh, int rank, enum mesh_group_kind kind, int kv_heads,
                int *members, int *index);
 
+int64_t mesh_axis_stride(const struct mesh *mesh, enum mesh_axis axis); // between neighbours
 // Of the group that holds rank 0: true where its members are 0, s, 2 s, ... for a stride s, which
 // is how groups stand but for some that run across dp and cp.
 bool mesh_group_stride(const struct mesh *mesh, enum mesh_group_kind kind, int kv_heads,

@@ -89,7 +89,4 @@ double estimate_overlap_formula(double forward, double backward, double message,
 double estimate_share_formula(double forward, double backward, double message, double update,
                               double hidden);
 
-// The parts without simulation, for bounds. stages: [layout_stages], updates: [pp].
-int estimate_stages(const struct job *job, struct estimate_stage *stages, struct err *err);
-int estimate_updates(const struct job *job, struct estimate_update *updates, struct err *err);
 double estimate_update_sum(const struct estimate_update *update);

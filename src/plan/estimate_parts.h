@@ -24,7 +24,7 @@ struct estimate_unit {
 };
 // A micro-batch's residual stream to the next stage, or its gradient back.
 double estimate_send_seconds(struct estimate_view *view);
-// estimate_stages without job_check; of a job that was checked.
+// Without simulation: [layout_stages] of a job that job_check has passed.
 int estimate_price_stages(const struct job *job, struct estimate_stage *stages, struct err *err);
 // Messages of states: what travels with each micro-batch and what travels once.
 void estimate_states(struct estimate_view *view, const struct estimate_unit *units, int count,

@@ -138,10 +138,6 @@ static int price_stage(struct pricing *w, int stage, struct estimate_stage *out,
     return 0;
 }
 
-int estimate_stages(const struct job *job, struct estimate_stage *stages, struct err *err) {
-    return job_check(job, err) == 0 ? estimate_price_stages(job, stages, err) : -1;
-}
-
 int estimate_price_stages(const struct job *job, struct estimate_stage *stages, struct err *err) {
     struct pricing *w = malloc(sizeof *w);
     if (!w) return err_set(err, ERR_MEMORY, "plan: no memory to price a step");

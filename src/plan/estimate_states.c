@@ -10,7 +10,6 @@ void estimate_view_open(struct estimate_view *view, const struct job *job) {
 double estimate_message(struct estimate_view *view, enum mesh_group_kind group,
                         enum network_kind kind, double bytes) {
     const struct job *job = view->job;
-    enum network_algorithm chosen;
     if (bytes <= 0) return 0;
     if (!view->known[group]) {
         view->groups[group] =
@@ -18,7 +17,7 @@ double estimate_message(struct estimate_view *view, enum mesh_group_kind group,
         view->known[group] = true;
     }
     if (view->groups[group].size < 2) return 0;
-    return network_seconds(&job->cluster, &view->groups[group], kind, bytes, &chosen);
+    return network_seconds(&job->cluster, &view->groups[group], kind, bytes, NULL);
 }
 
 double estimate_weight_bytes(const struct estimate_view *view) {
@@ -268,13 +267,4 @@ void estimate_update_of(struct estimate_view *view, int rank, struct estimate_up
 
 double estimate_update_sum(const struct estimate_update *u) {
     return u->update + u->tied + u->partial + u->norm + u->gather + u->host;
-}
-
-int estimate_updates(const struct job *job, struct estimate_update *updates, struct err *err) {
-    struct estimate_view view;
-    if (job_check(job, err) != 0) return -1;
-    estimate_view_open(&view, job);
-    for (int r = 0; r < job->layout.mesh.size[MESH_PP]; r++)
-        estimate_update_of(&view, r, &updates[r]);
-    return 0;
 }

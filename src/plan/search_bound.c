@@ -176,7 +176,7 @@ static void close_view(const struct search_bounds *b, struct search_groups *grou
     memcpy(groups->known, b->view.known, sizeof groups->known);
 }
 
-// ---- stages, as estimate_stages makes them
+// ---- stages, as estimate_price_stages makes them
 
 static struct estimate_unit unit_of(const struct cost_sum *passes, struct job_elements elements) {
     return (struct estimate_unit){passes[COST_FORWARD].seconds,

@@ -37,10 +37,6 @@ const char *search_key_name(enum search_key key) {
     return keys[key].name;
 }
 
-const char *search_key_config(enum search_key key) {
-    return keys[key].config;
-}
-
 const char *search_value_text(enum search_key key, int value, char out[24]) {
     if (keys[key].words && value >= 0 && value <= keys[key].most)
         snprintf(out, 24, "%s", keys[key].words[value]);

@@ -2,8 +2,6 @@
 #pragma once
 #include "plan/search.h"
 
-const char *search_key_config(enum search_key key); // "parallel.tp"
-
 // ---- candidates in order
 
 // A node is all candidates with the same products and messages inside a layer: SCHEDULE, CHUNKS,

@@ -87,13 +87,12 @@ static void say_bubble(const struct trail_subject *s, struct trail *out) {
 // Seconds per byte of a bucket against those of a gigabyte: what latency takes.
 static double bucket_stretch(const struct trail_subject *s, double bytes) {
     const struct cluster *c = s->request->cluster;
-    enum network_algorithm chosen;
     struct network_group group =
         network_group_of(c, &s->job->layout.mesh, GROUP_DATA, s->request->model->kv_heads);
     double large = 1e9;
     if (group.size < 2) return 1;
-    return network_seconds(c, &group, NETWORK_REDUCE_SCATTER, bytes, &chosen) / bytes * large /
-           network_seconds(c, &group, NETWORK_REDUCE_SCATTER, large, &chosen);
+    return network_seconds(c, &group, NETWORK_REDUCE_SCATTER, bytes, NULL) / bytes * large /
+           network_seconds(c, &group, NETWORK_REDUCE_SCATTER, large, NULL);
 }
 
 static void say_buckets(const struct trail_subject *s, struct trail *out) {

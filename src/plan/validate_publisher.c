@@ -1,6 +1,6 @@
 // What each publisher says once about all of its measurements: which program ran, on which cluster,
 // and the recipe where its table is silent. See validate.h. The stacks are described in
-// hardware/stacks.yaml, the clusters in hardware/published.yaml, each with its source.
+// hardware/stacks.yaml, the clusters in hardware/clusters.yaml, each with its source.
 #include "plan/validate_parts.h"
 #include <string.h>
 

@@ -198,7 +198,6 @@ TEST(network_algorithm_by_size) {
     CHECK_EQ_INT(chosen, NETWORK_TREE); // latency counts
     network_seconds(&c, &all, NETWORK_ALL_TO_ALL, 1e8, &chosen);
     CHECK_EQ_INT(chosen, NETWORK_DIRECT);
-    CHECK_STR(network_algorithm_name(chosen), "direct");
     // a longer message never takes less time
     for (int kind = 0; kind < NETWORK_KINDS; kind++) {
         double before = 0, bytes = 1;

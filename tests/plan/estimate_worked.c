@@ -116,15 +116,16 @@ TEST(own_shards_travel_by_unit) {
     for (int late = 0; late < 2; late++)
         for (int open = 0; open < 2; open++) {
             struct job job;
-            struct estimate_stage stage;
-            struct estimate_update update;
+            struct estimate e;
             struct err err = {0};
             test_job(&l, &job);
             test_plain_links(&job);
             job.cluster.fast.start_seconds.value = late ? 1e-3 : 0;
             job.no_overlap = open;
-            CHECK_OK(estimate_stages(&job, &stage, &err), err);
-            CHECK_OK(estimate_updates(&job, &update, &err), err);
+            CHECK_OK(estimate_step(&job, true, &e, &err), err);
+            const struct estimate_stage stage = e.stages[0];
+            const struct estimate_update update = e.updates[0];
+            estimate_free(&e);
             seconds[late][open] = open ? update.gather : stage.gather_first + stage.gather;
             if (!open) CHECK_EQ_INT(stage.gather_pieces, 33);
             CHECK((open ? stage.gather_first + stage.gather : update.gather) == 0);
