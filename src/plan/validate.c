@@ -1,5 +1,4 @@
 // Prices the rows of a table. See validate.h; sums over sources are in validate_sums.c.
-#include "plan/search.h"
 #include "plan/validate_parts.h"
 #include "plan/validate_sums.h"
 #include <math.h>
@@ -33,7 +32,7 @@ static bool ran_out(const struct published *row) {
 // The playbook's authors met network trouble below that (its README says so); such rows are for
 // ranking only.
 static bool too_noisy(const struct published *row) {
-    return text_begins(row->source, "nanotron") && !(row->mfu >= 20);
+    return published_begins(row->source, "nanotron") && !(row->mfu >= 20);
 }
 
 static void leave_out(struct validated *v, const char *reason) {
@@ -73,13 +72,12 @@ static void take_parts(const struct job *job, const struct estimate *e, struct v
 static void predict_memory(const struct job *job, struct validated *v) {
     struct plan_memory ranks[LAYOUT_MAX_STAGES];
     struct err err = {0};
-    v->fits = v->offered = true;
+    v->fits = true;
     if (plan_memory(job, ranks, &err) != 0) return;
     double capacity = job->cluster.accelerator.memory_bytes.value;
     int count = job->layout.mesh.size[MESH_PP];
     for (int r = 0; r < count; r++) v->memory_total = fmax(v->memory_total, ranks[r].total);
     v->fits = v->memory_total <= capacity;
-    v->offered = v->memory_total <= SEARCH_FILL * capacity;
     v->memory = published_memory(v->row);
     v->memory_predicted = published_memory_planned(v->row, ranks, count);
 }
@@ -130,7 +128,7 @@ int validate_table(const struct published_table *table, struct catalogue *catalo
     struct validate_tools tools = {.catalogue = catalogue};
     if (!v.row) return err_set(err, ERR_MEMORY, "no memory for %d rows", table->rows);
     for (int i = 0; i < table->rows; i++)
-        if (!only || text_begins(table->row[i].source, only))
+        if (!only || published_begins(table->row[i].source, only))
             validate_row(&table->row[i], &tools, &v.row[v.rows++]);
     validate_tools_free(&tools);
     if (validate_sums(&v, err) != 0) {

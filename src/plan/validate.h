@@ -3,9 +3,10 @@
 // beside what was measured.
 //
 // How a publisher runs its jobs (stack, network, recipe where the table is silent) is said once for
-// all of its rows, in validate_publisher.c, from its documentation. A publisher that is not known
-// there gets what its columns say and the defaults of a current Megatron-Core. No row and no source
-// has a constant of its own.
+// all of its rows, in validate_publisher.c, from its documentation; how it cuts layers and batches
+// where that is not usual, in validate_job.c. A publisher that is not known there gets what its
+// columns say and the defaults of a current Megatron-Core. No row and no source has a constant of
+// its own.
 #pragma once
 #include "base/text.h"
 #include "plan/estimate.h"
@@ -94,8 +95,8 @@ struct validated {
     double memory_total;             // predicted need of the fullest rank
     int gpus, group;                 // rows that differ in layout only; -1: alone
     enum engine_recompute recompute;
-    bool ran_out;       // the run ended for want of memory
-    bool fits, offered; // predicted to fit; with the room that the planner leaves
+    bool ran_out; // the run ended for want of memory
+    bool fits;    // predicted to fit
 };
 
 struct validate_source { // one source_id

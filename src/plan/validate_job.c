@@ -7,7 +7,7 @@
 
 enum { MOST_CHOICES = 1 << 24 }; // of making a list of zb-2p
 
-bool text_begins(const char *text, const char *with) {
+bool published_begins(const char *text, const char *with) {
     return strncmp(text, with, strlen(with)) == 0;
 }
 
@@ -60,9 +60,9 @@ static int take_mesh(const struct published *row, const struct publisher *publis
 static int64_t default_rows(const struct published *row, const struct job *job) {
     int64_t replica = row->sequences > 0 ? row->sequences / job->layout.mesh.size[MESH_DP] : 0;
     // torchtitan cuts what a replica holds into as many pieces as there are stages
-    if (text_begins(row->source, "torchtitan") && replica > 0)
+    if (published_begins(row->source, "torchtitan") && replica > 0)
         return replica > one(row->pp) ? replica / one(row->pp) : 1;
-    if (text_begins(row->source, "flashattention"))
+    if (published_begins(row->source, "flashattention"))
         return 16384 / job->context ? 16384 / job->context : 1;
     return one(row->pp) == 1 && replica > 0 && replica <= 16 ? replica : 1;
 }
@@ -107,8 +107,9 @@ static int chunks_of(const struct published *row, const struct publisher *publis
     // of 25.04 leaves out
     if (strcasestr(row->model, "nemotron") && strstr(row->model, "340") && layers == 12 * pp)
         return 12;
-    if (text_begins(row->source, "megatron2021")) return sc21_chunks(pp);
-    if (text_begins(row->source, "megascale")) return layers == 105 ? 3 : 6; // arXiv 2402.15627
+    if (published_begins(row->source, "megatron2021")) return sc21_chunks(pp);
+    if (published_begins(row->source, "megascale"))
+        return layers == 105 ? 3 : 6; // arXiv 2402.15627
     if (publisher->whole_vpp) return (layers + 2) / pp > 0 ? (layers + 2) / pp : 1;
     if (strcmp(row->schedule, "interleaved") != 0) return 1;
     int each = layers / pp; // one or two layers in a chunk
@@ -185,12 +186,13 @@ static int take_layers(const struct published *row, struct job *job, struct err 
     // Megatron-Bridge's layouts ("Et|(tt|)*30mL") place the module that foretells a second token
     // beside the loss, where both weigh a layer. Where DeepSeek's own DualPipe has it is not
     // published.
-    if (text_begins(row->source, "megatron_bridge") && text_begins(row->model, "DeepSeekV3")) {
+    if (published_begins(row->source, "megatron_bridge") &&
+        published_begins(row->model, "DeepSeekV3")) {
         job->predictions = 1;
         if (stages > 1 && (layers + 3) % stages == 0) return split_ends(layout, layers, 1, 2), 0;
     }
-    if (text_begins(row->source, "nanotron")) return split_by_cost(layout, &job->model), 0;
-    if (text_begins(row->source, "bigscience") && (layers + 2) % stages != 0)
+    if (published_begins(row->source, "nanotron")) return split_by_cost(layout, &job->model), 0;
+    if (published_begins(row->source, "bigscience") && (layers + 2) % stages != 0)
         return split_ceiling(layout, layers), 0;
     if (layers >= stages)
         return layout_split_layers(layout, &job->model, NULL, 0, layers % stages != 0, err);
@@ -252,9 +254,9 @@ static int take_recompute(const struct published *row, const struct publisher *p
         job->recompute = RECOMPUTE_NONE;
     else if (strcmp(mode, "selective_mlp") == 0)
         job->recompute = RECOMPUTE_SELECTIVE_MLP;
-    else if (text_begins(mode, "selective"))
+    else if (published_begins(mode, "selective"))
         job->recompute = RECOMPUTE_SELECTIVE;
-    else if (text_begins(mode, "full"))
+    else if (published_begins(mode, "full"))
         job->recompute = RECOMPUTE_FULL;
     else
         return err_set(err, ERR_DATA, "recompute \"%s\" is none that the planner has", mode);
@@ -268,12 +270,12 @@ static void take_types(const struct published *row, struct job *job) {
     if (strstr(row->notes, "PURE")) // llm-foundry: gradients kept and reduced in BF16
         job->accumulate_type = job->reduce_type = DTYPE_BF16;
     // Megatron-DeepSpeed's BF16 optimizer adds gradients up in FP32, its FP16 one does not
-    if (text_begins(row->source, "bigscience") && strcmp(row->precision, "bf16") == 0)
+    if (published_begins(row->source, "bigscience") && strcmp(row->precision, "bf16") == 0)
         job->accumulate_type = DTYPE_F32;
     job->dropout = job->stack->dropout ? 0.1 : 0;
     // NVIDIA's later tables force the balance of experts and say so; SimuMax measures balanced
     // ones. A router at the beginning of training gives its busiest rank some 15 % more (assumed).
-    bool forced = strstr(row->notes, "force-balanced") || text_begins(row->source, "simumax");
+    bool forced = strstr(row->notes, "force-balanced") || published_begins(row->source, "simumax");
     job->imbalance = job->model.experts && !forced ? 1.15 : 1;
 }
 

@@ -93,7 +93,7 @@ static bool has_word(const char *name, const char *word) {
 static bool named(const char *name, const char *begin, const char *size) {
     char plain[96];
     squash(name, plain, sizeof plain);
-    return text_begins(plain, begin) && has_word(name, size);
+    return published_begins(plain, begin) && has_word(name, size);
 }
 
 static void kind_defaults(struct model_config *c, int kind) {
@@ -123,7 +123,7 @@ static int from_name(const char *name, struct model_config *c, struct err *err) 
     for (size_t i = 0; i < sizeof alike / sizeof alike[0]; i++) {
         if (!named(name, alike[i].begin, alike[i].size)) continue;
         if (model_preset(alike[i].preset, c, err) != 0) return -1;
-        if (text_begins(alike[i].begin, "kimi")) // moonshotai/Kimi-K2
+        if (published_begins(alike[i].begin, "kimi")) // moonshotai/Kimi-K2
             c->heads = c->kv_heads = 64, c->experts = 384, c->vocab = 163840;
         return 1;
     }
@@ -137,8 +137,8 @@ static int kind_of(const struct published *row) {
     squash(row->model, plain, sizeof plain);
     for (size_t i = 0; i < sizeof llamas / sizeof llamas[0]; i++)
         if (strstr(plain, llamas[i])) return LLAMA_LIKE;
-    if (text_begins(plain, "mpt")) return GPT_BARE;
-    if (strstr(plain, "gpt") || text_begins(plain, "opt") || strstr(plain, "bloom"))
+    if (published_begins(plain, "mpt")) return GPT_BARE;
+    if (strstr(plain, "gpt") || published_begins(plain, "opt") || strstr(plain, "bloom"))
         return GPT_PLAIN;
     bool narrow = row->ffn > 0 && row->hidden > 0 && row->ffn != 4 * row->hidden;
     return row->kv_heads > 0 || narrow || row->experts > 1 ? LLAMA_LIKE : GPT_PLAIN;
@@ -147,7 +147,7 @@ static int kind_of(const struct published *row) {
 // BigScience's chronicle: its runs at a width of 14400, and the one at 13824 beside them, had 96
 // heads, later ones 64. Elsewhere heads of 128, or the widest below it that divides the width.
 static int default_heads(const struct published *row) {
-    if (text_begins(row->source, "bigscience"))
+    if (published_begins(row->source, "bigscience"))
         return row->hidden == 14400 || row->hidden == 13824 ? 96 : 64;
     for (int wide = 128; wide >= 8; wide -= 8)
         if (row->hidden % wide == 0) return row->hidden / wide;
@@ -168,9 +168,9 @@ static int from_columns(const struct published *row, struct model_config *c, str
     c->ffn = take(row->ffn,
                   c->family == FAMILY_GPT2 ? 4 * c->hidden : (8 * c->hidden / 3 + 255) / 256 * 256);
     c->layers = row->layers;
-    if (text_begins(row->source, "nanotron"))
-        c->tied_head = c->hidden <= 3072;                    // its scaling script
-    if (text_begins(row->model, "MPT")) c->tied_head = true; // llm-foundry's MPT
+    if (published_begins(row->source, "nanotron"))
+        c->tied_head = c->hidden <= 3072;                         // its scaling script
+    if (published_begins(row->model, "MPT")) c->tied_head = true; // llm-foundry's MPT
     if (row->experts > 1) {
         c->experts = row->experts;
         c->top_k = take(row->top_k, 2);
@@ -216,7 +216,7 @@ static const char *why_beyond(const char *name) {
     char plain[96];
     squash(name, plain, sizeof plain);
     for (size_t i = 0; i < sizeof beyond / sizeof beyond[0]; i++)
-        if (text_begins(plain, beyond[i].begin)) return beyond[i].why;
+        if (published_begins(plain, beyond[i].begin)) return beyond[i].why;
     return NULL;
 }
 

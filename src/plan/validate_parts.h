@@ -21,7 +21,7 @@ const struct stack *published_stack(const struct published *row, const struct pu
 
 // A whole number behind `key` in the notes ("GA=", "GradAccum="), or 0.
 int published_noted(const struct published *row, const char *key);
-bool text_begins(const char *text, const char *with);
+bool published_begins(const char *text, const char *with); // a name or a source of a row
 
 // The zero-bubble schedule with twice the memory of 1F1B (ZB-2p of arXiv 2401.10241) as a list that
 // pipeline_open_csv reads: each rank does the input half that waits, else a forward while less than

@@ -125,7 +125,8 @@ static const struct {
 // torchtitan's tables go from eager execution to torch.compile and on to float8, which is compiled
 // in all of them, as is its asynchronous tensor parallelism.
 static bool eager(const struct published *row) {
-    if (!text_begins(row->source, "torchtitan") && !text_begins(row->source, "h200")) return false;
+    if (!published_begins(row->source, "torchtitan") && !published_begins(row->source, "h200"))
+        return false;
     if (strstr(row->source, "asynctp")) return false;
     bool compiled = strcasestr(row->notes, "compile") || strcasestr(row->place, "compile");
     bool denied = strcasestr(row->notes, "no compile") ||

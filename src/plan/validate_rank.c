@@ -65,8 +65,8 @@ static double measured(const struct validation *v, int row) {
     return sum / n;
 }
 
-// The planner offers what fits with the room that it leaves: the quickest of those, or of all when
-// none is predicted to fit.
+// The pick is the quickest of those that are predicted to fit, or of all when none is. The room
+// that a search leaves is not asked for: these layouts ran.
 static double regret(const struct validation *v, int group) {
     int pick = -1;
     double best = INFINITY;
