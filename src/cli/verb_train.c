@@ -158,16 +158,20 @@ static int train(struct train_config *config, const struct launch_environment *l
     struct run_control control = {.stop = &stop, .launch = launched};
     cli_settle_threads(launched, config->threads);
     catch_signals();
-    if (train_run(config, &control, &result, err) != 0) {
+    int ended = train_run(config, &control, &result, err);
+    struct predict_run how = {words->hardware, words->settings, words->setting_count,
+                              launched->ranks > 0 ? launched->ranks : 1,
+                              cli_threads(launched, config->threads)};
+    if (ended != 0) {
+        // an interrupted run is set beside its prediction too
+        if (err->kind == ERR_INTERRUPT && launched->rank <= 0 && !words->json)
+            predict_run_report(&how, config, &result, false);
         // Of what all ranks know, as of the user's Ctrl-C, one speaks.
         bool silent = result.silent || (err->kind == ERR_INTERRUPT && !launched_speaks(launched));
         int status = silent ? err_exit_status(err) : cli_fail(err);
         if (result.broken) comm_abort(result.broken, status);
         return status;
     }
-    struct predict_run how = {words->hardware, words->settings, words->setting_count,
-                              launched->ranks > 0 ? launched->ranks : 1,
-                              cli_threads(launched, config->threads)};
     if (launched->rank <= 0) print_result(&result, config, &how, words->json);
     return 0;
 }

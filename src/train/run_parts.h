@@ -58,6 +58,7 @@ struct run {
     double step_times[RUN_STEP_TIMES];
     int64_t steps_here;
     double tokens_here, exposed_here;
+    uint64_t own_peak_bytes, gemm_peak_bytes; // before the GEMM rate was measured, and behind it
     double recomputed_flops;
     double cpu_seconds; // of the process when the step began
     double phase[RECORD_KIND_COUNT];

@@ -1,12 +1,13 @@
 // One step of a run and what is reported about it. See run_parts.h.
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/numbers.h"
 #include "base/random.h"
 #include "observe/resident.h"
 #include "train/run_parts.h"
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -150,8 +151,11 @@ static void say_memory(const struct run *run) {
 static void measure_gemm(struct run *run) {
     if (run->gemm_rate > 0 || run->config->gemm_seconds <= 0) return;
     bool bf16_run = run->config->precision == PRECISION_BF16;
+    run->own_peak_bytes = resident_peak_pss_bytes(); // what it takes is not the run's
     double own = device_gemm_rate(&run->device, bf16_run ? DTYPE_BF16 : DTYPE_F32,
                                   run->config->gemm_seconds);
+    run->gemm_peak_bytes = resident_peak_pss_bytes();
+    malloc_trim(0); // freed, but still the process's
     run->gemm_rate = run_sum(run, own);
     log_line(LOG_INFO,
              "best GEMM rate: %.1f GFLOP/s in %s%s; mfu is the share of it that the model's "
@@ -168,11 +172,6 @@ static void keep_step_time(struct run *run, const struct metrics_step *m) {
     run->exposed_here += m->phase[RECORD_COMM_WAIT];
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 void run_settle_step_times(struct run *run) {
     double *t = run->step_times;
     int64_t warm_up = run->steps_here > RUN_WARM_UP ? RUN_WARM_UP : 0;
@@ -181,8 +180,7 @@ void run_settle_step_times(struct run *run) {
     if (run->steps_here <= RUN_STEP_TIMES) t += warm_up; // else they are overwritten
     int64_t kept = steps < RUN_STEP_TIMES ? steps : RUN_STEP_TIMES;
     if (run->steps_here > RUN_STEP_TIMES) kept = RUN_STEP_TIMES;
-    qsort(t, (size_t)kept, sizeof *t, compare_doubles);
-    run->result->step_seconds = (t[(kept - 1) / 2] + t[kept / 2]) / 2;
+    run->result->step_seconds = numbers_median(t, (size_t)kept);
     run->result->step_tokens = run->tokens_here / (double)steps;
     run->result->step_exposed_seconds = run->exposed_here / (double)steps;
 }
