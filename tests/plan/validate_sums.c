@@ -168,8 +168,9 @@ TEST(the_command) {
     CHECK_EQ_INT(test_shell(out, sizeof out, "%s plan validate nowhere.csv", test_weft()), 4);
     CHECK_EQ_INT(test_shell(out, sizeof out, "%s plan validate", test_weft()), 2);
     CHECK_CONTAINS(out, "a table of measurements (.csv) is needed");
-    CHECK_EQ_INT(test_shell(out, sizeof out,
-                            "printf 'a,b\\n1\\n' > t.csv && %s plan validate t.csv", test_weft()),
+    const char *path = test_path("t.csv");
+    CHECK_EQ_INT(test_shell(out, sizeof out, "printf 'a,b\\n1\\n' > %s && %s plan validate %s",
+                            path, test_weft(), path),
                  3);
     CHECK_CONTAINS(out, "t.csv, line 2: expected 2 cells");
 }
