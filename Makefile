@@ -7,7 +7,7 @@ FILTER ?=
 BUILD ?= build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test test-parallel bench check format sanitize demo loss-picture schedule-pictures plan-pictures plan-examples validation-pictures install test-onednn3 test-mpich test-cluster clean
+.PHONY: help setup build test test-parallel bench check format sanitize demo loss-picture schedule-pictures plan-pictures plan-examples chapter-check validation-pictures install test-onednn3 test-mpich test-cluster clean
 
 help: ## lists the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -68,6 +68,9 @@ plan-pictures: build ## redraws docs/plan-*.svg, the pictures of docs/planning.m
 
 plan-examples: build ## runs the examples of docs/planning.md anew
 	@scripts/refresh-examples $(BUILD)/weft docs/planning.md
+
+chapter-check: build ## writes docs/chapter-check.md anew: the chapters' figures beside those computed here
+	@WEFT_CHAPTER_PAGE="$(CURDIR)/docs/chapter-check.md" $(BUILD)/test_chapter
 
 validation-pictures: build ## redraws docs/validation-*.svg from a table of published measurements: DATA=FILE.csv
 	@$(BUILD)/weft plan validate "$(DATA)" --svg docs
