@@ -179,11 +179,17 @@ static int word_rlhf(struct sizes *s, struct size_sheet *sheet, struct err *err)
 static const struct {
     const char *name;
     int (*run)(struct sizes *sizes, struct size_sheet *sheet, struct err *err);
-} words[] = {{"data", word_data},
-             {"packing", word_packing},
-             {"checkpoint", word_checkpoint},
-             {"storage", word_storage},
-             {"rlhf", word_rlhf}};
+    const char *takes; // options, each between spaces
+} words[] = {{"data", word_data,
+              " tokens-per-second batch context steps-per-second model vocab shard-tokens workers "
+              "operations cluster json "},
+             {"packing", word_packing, " model context document cluster dollars json "},
+             {"checkpoint", word_checkpoint, " model params cluster seconds host-bandwidth json "},
+             {"storage", word_storage,
+              " model params cluster days interval keep archive-every tokens vocab json "},
+             {"rlhf", word_rlhf,
+              " policy reward value cluster shares replicas samples prompt response epochs rank "
+              "forward-mfu train-mfu host-bandwidth json "}};
 enum { WORDS = sizeof words / sizeof words[0] };
 
 static int run_word(const char *name, struct sizes *s, struct size_sheet *sheet, struct err *err) {
@@ -252,6 +258,43 @@ static const struct word options[] = {
     {"json", WORD_FLAG, offsetof(struct sizes, json)},
 };
 
+static bool is_given(const struct words *given, const char *name) {
+    for (int k = 0; k < given->count; k++)
+        if (strcmp(given->list[k].name, name) == 0) return given->given[k] != NULL;
+    return false;
+}
+
+// That the word takes what is given, and that no two options say the same thing.
+static int check_given(const struct words *given, const char *word, struct err *err) {
+    static const char *const pairs[][2] = {{"model", "params"},
+                                           {"model", "vocab"},
+                                           {"tokens-per-second", "batch"},
+                                           {"tokens-per-second", "steps-per-second"}};
+    const char *takes = NULL;
+    for (int i = 0; word && i < WORDS; i++)
+        if (strcmp(words[i].name, word) == 0) takes = words[i].takes;
+    for (int k = 0; takes && k < given->count; k++) {
+        char name[64];
+        snprintf(name, sizeof name, " %s ", given->list[k].name);
+        if (given->given[k] && !strstr(takes, name))
+            return err_set(err, ERR_USAGE, "plan size %s: --%s is no option of it; expected%.*s",
+                           word, given->list[k].name, (int)strlen(takes) - 1, takes);
+    }
+    for (size_t p = 0; p < sizeof pairs / sizeof pairs[0]; p++)
+        if (is_given(given, pairs[p][0]) && is_given(given, pairs[p][1]))
+            return err_set(err, ERR_USAGE, "plan size: --%s and --%s: expected one of the two",
+                           pairs[p][0], pairs[p][1]);
+    return 0;
+}
+
+static int check_counts(const struct words *given, const struct sizes *s, struct err *err) {
+    if (is_given(given, "context") && s->context < 1)
+        return err_set(err, ERR_USAGE, "plan size: --context %d: expected 1 at least", s->context);
+    if (is_given(given, "vocab") && s->vocab < 1)
+        return err_set(err, ERR_USAGE, "plan size: --vocab %d: expected 1 at least", s->vocab);
+    return 0;
+}
+
 int plan_size(int argc, char **argv) {
     static struct size_sheet sheet;
     struct sizes s = {.tokens_per_second = NAN,
@@ -283,7 +326,9 @@ int plan_size(int argc, char **argv) {
                                             argc, argv, &word, &err)
                        : err_set(&err, ERR_MEMORY, "no memory for the options");
     if (result == 1) fputs(usage, stdout);
+    if (result == 0) result = check_given(given, word, &err);
     if (result == 0) result = words_store(given, &s, &err);
+    if (result == 0) result = check_counts(given, &s, &err);
     if (result == 0) result = run_word(word, &s, &sheet, &err);
     if (s.catalogue) catalogue_close(s.catalogue);
     if (result == 0) result = print(&sheet, s.json, &err);

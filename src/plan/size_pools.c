@@ -41,13 +41,14 @@ static int check(const struct size_rlhf *in, struct err *err) {
         char name[64];
         snprintf(name, sizeof name, "share of %s", size_pool_name((enum size_pool)p));
         if (size_check(name, in->share[p], 0, 1, err) != 0) return -1;
-        snprintf(name, sizeof name, "accelerators of a %s replica",
+        snprintf(name, sizeof name, "accelerators of one %s replica",
                  size_pool_name((enum size_pool)p));
         if (size_check(name, in->replica[p], 1, in->accelerators, err) != 0) return -1;
         sum += in->share[p];
     }
-    if (sum > 1 + 1e-9)
-        return err_set(err, ERR_USAGE, "size: the pools' shares add up to %.4g: expected 1 at most",
+    if (!(sum > 0) || sum > 1 + 1e-9)
+        return err_set(err, ERR_USAGE,
+                       "size: the pools' shares add up to %.4g: expected more than 0, 1 at most",
                        sum);
     return 0;
 }

@@ -262,6 +262,15 @@ TEST(plan_size_words) {
     refuse("plan size", "expected data, packing", "rlhf");
     refuse("plan size chekpoint", "did you mean checkpoint", "");
     refuse("plan size data", "--tokens-per-second", "");
+    refuse("plan size checkpoint --params 7e9 --model llama3-8b", "--model and --params",
+           "one of the two");
+    refuse("plan size data --tokens-per-second 3 --batch 4", "--tokens-per-second and --batch", "");
+    refuse("plan size checkpoint --params 7e9 --shares 1,0,0,0,0", "--shares is no option of it",
+           "host-bandwidth");
+    refuse("plan size packing --model llama3-8b --context 0", "--context 0", "1 at least");
+    refuse("plan size data --tokens-per-second 3 --vocab -1", "--vocab -1", "1 at least");
+    refuse("plan size rlhf --policy llama3-8b --cluster h100-sxm:64 --shares 0,0,0,0,0",
+           "add up to 0", "more than 0");
     refuse("plan size data --tokens-per-second -3", "tokens per second -3", "expected");
     refuse("plan size checkpoint --params -7", "parameters -7", "expected 1 to");
     refuse("plan size packing --model llama3-70b --document 0", "document tokens 0", "expected 1");
