@@ -212,6 +212,17 @@ static void say_checkpoints(const struct trail_subject *s, struct trail *out) {
               best.interval.seconds, (long long)best.interval.steps, runs.blocking_seconds);
 }
 
+// What the program that is planned for cannot do, or does otherwise, on such an accelerator.
+static void say_program(const struct trail_subject *s, struct trail *out) {
+    const struct accelerator *a = &s->request->cluster->accelerator;
+    if (!s->request->stack->own || a->cpu) return;
+    trail_say(out, TRAIL_TRAP, "program",
+              "weft computes on processors so far: on %s this is its own schedule, fusion and "
+              "memory with the products and attention of the accelerator's libraries, which no "
+              "run has shown; --stack megatron-core foretells a program that runs there today",
+              a->name);
+}
+
 static void say_model(const struct trail_subject *s, struct trail *out) {
     const struct model_config *c = s->request->model;
     if (c->experts > 0 && s->job->imbalance == 1)
@@ -232,4 +243,5 @@ void trail_traps(const struct trail_subject *subject, struct trail *out) {
     say_buckets(subject, out);
     say_checkpoints(subject, out);
     say_model(subject, out);
+    say_program(subject, out);
 }

@@ -125,6 +125,16 @@ TEST(trail_warns_of_dimensions) {
 
 // The head of a small model with a large vocabulary: layers move away from the last stage, and the
 // step gets shorter.
+// weft computes on processors; what it would do on another accelerator is no run of its own.
+TEST(trail_says_what_no_run_has_shown) {
+    struct told *t = tell("llama-42m", "dgx-h100:8", 64, 1024, (const char *[]){"tp=1", NULL}, 0);
+    CHECK_CONTAINS(found(t, TRAIL_TRAP, "program"), "no run has shown");
+    forget(t);
+    t = tell("llama-42m", "epyc-9654-2s:2", 64, 1024, (const char *[]){"tp=1", NULL}, 0);
+    CHECK(line(t, TRAIL_TRAP, "program") == NULL);
+    forget(t);
+}
+
 TEST(trail_moves_layers_from_the_head) {
     const char *text, *says;
     struct told *t =
