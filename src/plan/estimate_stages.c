@@ -32,7 +32,8 @@ static int price(const struct cost_shape *shape, list_function list, int layer,
         if (list(shape, layer, (enum cost_pass)pass, ops, err) != 0) return -1;
         out->pass[pass] = cost_price(shape, ops);
         for (int k = 0; k < ops->count; k++)
-            if (ops->ops[k].kind == COST_ATTENTION) out->attention_flops[pass] += ops->ops[k].flops;
+            if (ops->ops[k].cause == CAUSE_ATTENTION)
+                out->attention_flops[pass] += ops->ops[k].flops;
     }
     return 0;
 }

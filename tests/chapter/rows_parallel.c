@@ -136,7 +136,7 @@ static void rows_figure(struct chapter_page *page) {
     at = "10.2.1";
     ROW(at, "terms of the sum over TP = 8 ranks, Z_0 to Z_TP", 9, (double)group_of(GROUP_TP), "",
         WRONG, "Z_0 to Z_(TP-1)");
-    ROW(at, "all-reduces of a layer and forward", 1, step_all_reduces() / 2 / 20.0 / 8, "", WRONG,
+    ROW(at, "all-reduces of a layer and forward", 1, step_all_reduces() / 2.0 / 20 / 8, "", WRONG,
         "two: behind attention and behind the MLP, as its own next formula has it");
     ROW(at, "bytes at micro-batch 4", 268, 4 * 4096.0 * 8192 * 2 / 1e6, "MB", ROUNDED, "");
     ROW(at, "all-reduce over NVLink, micro-batch 4", 0.45, all_reduce_ms(4, 450e9), "ms", WRONG,
