@@ -1,5 +1,6 @@
 // See scaling.h.
 #include "plan/scaling.h"
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,8 +10,12 @@ const char *scaling_tuning_name(enum scaling_tuning tuning) {
     return names[tuning];
 }
 
-static int impossible(struct scaling_point *out, const char *format, int64_t a, int64_t b) {
-    snprintf(out->why, sizeof out->why, format, (long long)a, (long long)b);
+__attribute__((format(printf, 2, 3))) static int impossible(struct scaling_point *out,
+                                                            const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(out->why, sizeof out->why, format, arguments);
+    va_end(arguments);
     return -1;
 }
 
@@ -21,8 +26,7 @@ static int resize(struct job *job, enum scaling_kind kind, int world, struct sca
     int data = mesh->size[MESH_DP] * mesh->size[MESH_CP];
     int replica = mesh->size[MESH_PP] * mesh->size[MESH_CP] * mesh->size[MESH_TP];
     if (world < 1 || world % replica != 0)
-        return impossible(out, "%lld ranks are no multiple of the %lld of a replica", world,
-                          replica);
+        return impossible(out, "%d ranks are no multiple of the %d of a replica", world, replica);
     int dp = world / replica;
     bool all = mesh->shard == data;
     mesh->size[MESH_DP] = dp;
@@ -30,8 +34,8 @@ static int resize(struct job *job, enum scaling_kind kind, int world, struct sca
     job->cluster.nodes = (world + job->cluster.per_node - 1) / job->cluster.per_node;
     if (kind == SCALING_WEAK) return 0;
     if (sequences % ((int64_t)job->rows * dp) != 0)
-        return impossible(out, "%lld sequences do not go into %lld data ranks' micro-batches",
-                          sequences, dp);
+        return impossible(out, "%lld sequences do not go into %d data ranks' micro-batches",
+                          (long long)sequences, dp);
     job->micro_batches = (int)(sequences / ((int64_t)job->rows * dp));
     return 0;
 }
@@ -39,7 +43,7 @@ static int resize(struct job *job, enum scaling_kind kind, int world, struct sca
 static int fewer_micro_batches(struct job *job, struct scaling_point *out) {
     int64_t sequences = (int64_t)job->rows * job->micro_batches;
     int pp = job->layout.mesh.size[MESH_PP], m = job->micro_batches;
-    if (pp == 1) return impossible(out, "no pipeline (pp %lld)", pp, 0);
+    if (pp == 1) return impossible(out, "no pipeline (pp %d)", pp);
     if (m > pp) m = pp;
     while (sequences % m != 0) m--;
     job->rows = (int)(sequences / m);
@@ -52,7 +56,7 @@ static int mistune(struct job *job, enum scaling_tuning tuning, struct scaling_p
     int tp = job->layout.mesh.size[MESH_TP];
     switch (tuning) {
     case SCALING_TENSOR_ACROSS:
-        if (tp == 1) return impossible(out, "no tensor parallelism (tp %lld)", tp, 0);
+        if (tp == 1) return impossible(out, "no tensor parallelism (tp %d)", tp);
         for (int k = 0; k < MESH_AXES; k++) job->layout.mesh.order[k] = across[k];
         return 0;
     case SCALING_NO_OVERLAP:

@@ -348,7 +348,7 @@ static int64_t count_nodes(const struct world *w, struct search_choice c) {
     int *v = c.value;
     int64_t count = 0;
     for (int micro = 1; micro <= w->request.batch; micro++)
-        for (int sequence = 0; sequence <= (v[SEARCH_TP] > 1); sequence++)
+        for (int sequence = 0; sequence <= (v[SEARCH_TP] > 1 ? 1 : 0); sequence++)
             for (int mode = RECOMPUTE_NONE; mode <= RECOMPUTE_FULL; mode++) {
                 if (w->request.batch % (v[SEARCH_DP] * micro) != 0) continue;
                 v[SEARCH_MICRO] = micro;

@@ -165,7 +165,8 @@ static void rlhf_textbook(struct size_rlhf *in, struct two_models *models,
                           struct catalogue **catalogue, struct accelerator *accelerator) {
     models->policy = model("llama3-70b");
     models->reward = model("llama2-13b");
-    *accelerator = h100s(catalogue).accelerator;
+    const struct cluster cluster = h100s(catalogue);
+    *accelerator = cluster.accelerator;
     size_rlhf_defaults(in);
     in->policy = &models->policy;
     in->reward = in->value = &models->reward;
