@@ -182,22 +182,30 @@ static int write_file(const struct hardware_bench *b, struct err *err) {
     return status;
 }
 
+static void print_json(const struct hardware_bench *b) {
+    const struct cluster *c = &b->cluster;
+    const struct accelerator *a = &c->accelerator;
+    const struct storage *s = &c->storage[STORAGE_NODE];
+    json_t *root = json_pack(
+        "{s:s, s:s, s:i, s:f, s:f, s:f, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f}", "file",
+        b->out, "digest", b->identity.digest, "cores", c->cores, "best_bf16_flops_per_second",
+        a->dense[HARDWARE_BF16].value, "best_fp32_flops_per_second", a->dense[HARDWARE_FP32].value,
+        "memory_bytes_per_second", a->memory_bandwidth.value, "products", a->product_count,
+        "kernel_points", a->kernel_point_count, "messages", c->message_count, "message_seconds",
+        c->fast.latency_seconds.value, "message_bytes_per_second", c->fast.bandwidth.value,
+        "write_bytes_per_second", s->write.value, "read_bytes_per_second", s->read.value,
+        "metadata_per_second", s->metadata_per_second.value, "seconds", clock_seconds() - b->began);
+    json_dumpf(root, stdout, JSON_REAL_PRECISION(9));
+    printf("\n");
+    json_decref(root);
+}
+
 static void print(const struct hardware_bench *b) {
     const struct cluster *c = &b->cluster;
     const struct accelerator *a = &c->accelerator;
     const struct storage *s = &c->storage[STORAGE_NODE];
     if (b->json) {
-        printf("{\"file\": \"%s\", \"digest\": \"%s\", \"cores\": %d, "
-               "\"best_bf16_flops_per_second\": %.0f, \"best_fp32_flops_per_second\": %.0f, "
-               "\"memory_bytes_per_second\": %.0f, \"products\": %d, \"kernel_points\": %d, "
-               "\"messages\": %d, \"message_seconds\": %.9f, \"message_bytes_per_second\": %.0f, "
-               "\"write_bytes_per_second\": %.0f, \"read_bytes_per_second\": %.0f, "
-               "\"metadata_per_second\": %.0f, \"seconds\": %.1f}\n",
-               b->out, b->identity.digest, c->cores, a->dense[HARDWARE_BF16].value,
-               a->dense[HARDWARE_FP32].value, a->memory_bandwidth.value, a->product_count,
-               a->kernel_point_count, c->message_count, c->fast.latency_seconds.value,
-               c->fast.bandwidth.value, s->write.value, s->read.value, s->metadata_per_second.value,
-               clock_seconds() - b->began);
+        print_json(b);
         return;
     }
     printf("machine            %s\n", b->title);
