@@ -216,6 +216,18 @@ static void fit_domain(struct cluster *c) {
     if (c->domain < c->per_node) c->domain = c->per_node;
 }
 
+// That more than one accelerator or node has a way to the others.
+static int check_links(const char *text, const struct cluster *c, struct err *err) {
+    bool fast = c->per_node > 1 && !(c->fast.bandwidth.value > 0);
+    bool slow = c->domain < c->nodes * c->per_node && !(c->slow.bandwidth.value > 0);
+    if (!fast && !slow) return 0;
+    return err_set(
+        err, ERR_USAGE,
+        "cluster \"%.100s\": nothing links its %s; expected 1 of them, or a file that says "
+        "\"%s\" (docs/hardware.md)",
+        text, fast ? "accelerators of a node" : "nodes", fast ? "fast" : "slow");
+}
+
 // "512" or "64x8" behind the colon.
 static int resize(const char *text, const char *counts, struct cluster *c, struct err *err) {
     char *end;
@@ -253,7 +265,7 @@ static int resize(const char *text, const char *counts, struct cluster *c, struc
     } else
         c->nodes = (int)(n / c->per_node);
     if (c->domain > c->per_node || c->nodes == 1) fit_domain(c);
-    return 0;
+    return check_links(text, c, err);
 }
 
 static bool is_path(const char *text) {

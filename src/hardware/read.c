@@ -232,6 +232,12 @@ static int finish_cluster(const struct file_reader *r, size_t first, struct clus
                        "%s: line %d: cluster %s: domain %d is no multiple of the %d accelerators "
                        "of a node",
                        r->name, r->leaves->leaf[first].line, c->name, c->domain, c->per_node);
+    if (c->domain > 0 && c->domain < c->per_node && c->per_node % c->domain != 0)
+        return err_set(
+            r->err, ERR_USAGE,
+            "%s: line %d: cluster %s: domain %d does not divide the %d accelerators of a "
+            "node",
+            r->name, r->leaves->leaf[first].line, c->name, c->domain, c->per_node);
     for (int k = 0; k < STORAGE_KINDS; k++) {
         struct storage *s = &c->storage[k];
         s->given = s->read.value > 0 || s->write.value > 0 || s->capacity_bytes.value > 0;

@@ -119,6 +119,8 @@ TEST(refuse_references) {
             "need a link \"fast\"");
     REFUSED("clusters:\n  a:\n    base: dgx-h100\n    domain: 12\n",
             "domain 12 is no multiple of the 8");
+    REFUSED("clusters:\n  a:\n    base: dgx-h100\n    domain: 3\n", "line 3",
+            "domain 3 does not divide the 8");
     REFUSED("accelerators:\n  a:\n    memory_bytes: 80 GB\n    memory_bandwidth: 3 TB/s\n",
             "accelerator a", "\"dense.bf16\" is missing");
     REFUSED("links:\n  a:\n    bandwidth: 3 GB/s\n", "link a", "\"latency_seconds\" is missing");
@@ -150,6 +152,7 @@ TEST(refuse_cluster_names) {
     REFUSED_NAME("h100-sxm:99999999999999999999", "1 to 10000000");
     REFUSED_NAME("h100-sxm:1000000x1024", "1 to 10000000");
     REFUSED_NAME("h100-sxm:12", "multiple of the 8", "8 or 16");
+    REFUSED_NAME("epyc-9654-2s:1x2", "nothing links its accelerators of a node", "\"fast\"");
     REFUSED_NAME("no/such/file.yaml", "no/such/file.yaml");
     REFUSED_NAME("", "unknown cluster");
 }
