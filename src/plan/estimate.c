@@ -13,9 +13,9 @@ static bool is_assumed(const struct figure *figures, int count) {
 }
 
 static bool link_assumed(const struct link *l) {
-    const struct figure figures[] = {l->bandwidth, l->latency_seconds, l->share, l->half_bytes,
-                                     l->start_seconds};
-    return is_assumed(figures, 5);
+    const struct figure figures[] = {l->bandwidth,  l->latency_seconds, l->share,
+                                     l->half_bytes, l->start_seconds,   l->send_share};
+    return is_assumed(figures, 6);
 }
 
 // Measured products and attention stand for the rates of those.
