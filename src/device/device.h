@@ -299,8 +299,8 @@ int device_cpu_open(struct device *device, const struct device_cpu_options *opti
 // a good plan).
 int device_cpu_late_products(struct device *device);
 
-// A device that exists on paper: it answers what a plan asks, the sizes, and can do nothing else (all
-// operations are NULL). Plans of machines that are not here.
+// A device that exists on paper: it answers what a plan asks, the sizes, and can do nothing else
+// (all operations are NULL). Plans of machines that are not here.
 struct device_described_options {
     uint64_t products_bytes; // workspace that its library of products holds
     int units;               // processors that add up gradients of vectors apart

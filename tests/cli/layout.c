@@ -108,8 +108,8 @@ TEST(layout_of_deepseek_v3) {
     CHECK_EQ_INT(number(at(at(root, "groups"), "ep"), "hosts"), 8);
     // 4 layers: latent attention, router, 4 of 256 experts, the shared expert, and the norms
     json_t *middle = json_array_get(at(root, "kinds"), 1);
-    const long long latent = (1536 + 576 + 16384) * 7168ll + 128 * 192 * 1536ll +
-                             128 * 256 * 512ll + 1536 + 512;
+    const long long latent =
+        (1536 + 576 + 16384) * 7168ll + 128 * 192 * 1536ll + 128 * 256 * 512ll + 1536 + 512;
     const long long layer = latent + (256 + 5 * 3 * 2048 + 2) * 7168ll;
     CHECK_EQ_INT(number(middle, "parameters"), 4 * layer);
     check_states(middle, 0);
