@@ -33,11 +33,23 @@ static const struct plan_word *word_of(const char *text) {
     return NULL;
 }
 
+// "weft plan --json --validate FILE": a word written as an option may stand behind other options.
+static void bring_forward(int argc, char **argv) {
+    for (int at = 2; at < argc; at++) {
+        char *text = argv[at];
+        if (strncmp(text, "--", 2) != 0 || !word_of(text)) continue;
+        memmove(argv + 2, argv + 1, (size_t)(at - 1) * sizeof *argv);
+        argv[1] = text;
+        return;
+    }
+}
+
 int verb_plan(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);
         return 2;
     }
+    if (!word_of(argv[1])) bring_forward(argc, argv);
     const struct plan_word *word = word_of(argv[1]);
     if (word) {
         char name[64];

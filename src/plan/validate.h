@@ -123,8 +123,9 @@ struct validation {
     int rankings;
     int used;
     double mean, worst; // of |error| over all used rows; the worst with its sign
-    double median_source, mean_source, worst_source; // over sources with 10 used rows or more
-    int counted_sources;
+    // Over sources with `counted_from` used rows or more: 10; 1 where none has so many.
+    double median_source, mean_source, worst_source;
+    int counted_sources, counted_from;
     int large_sources, beaten_sources;    // of more than 10 used rows; better than their constant
     double schedule_mean, schedule_worst; // ratio of two schedules' throughput, error
     int schedule_pairs;

@@ -1,6 +1,7 @@
 // A validation as text, JSON and CSV. See validate.h.
 #include "plan/validate.h"
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { REASONS = 24 };
@@ -33,10 +34,11 @@ static int print_sources(const struct validation *v, struct text *out) {
     bad |= text_puts(out, "constant: mean error of the source's own median TFLOP/s per GPU.\n");
     return bad |
            text_printf(out,
-                       "Median over %d sources with 10 used rows or more: %.1f%% (mean %.1f%%, "
+                       "Median over %d sources with %d used rows or more: %.1f%% (mean %.1f%%, "
                        "worst %.1f%%). Better than the constant on %d of %d with more than 10.\n",
-                       v->counted_sources, percent(v->median_source), percent(v->mean_source),
-                       percent(v->worst_source), v->beaten_sources, v->large_sources);
+                       v->counted_sources, v->counted_from, percent(v->median_source),
+                       percent(v->mean_source), percent(v->worst_source), v->beaten_sources,
+                       v->large_sources);
 }
 
 static int print_reasons(const struct validation *v, struct text *out) {
@@ -202,14 +204,16 @@ static int json_rankings(const struct validation *v, struct text *out) {
 }
 
 int validation_json(const struct validation *v, bool rows, struct text *out) {
+    char median[32] = "null"; // no row is used
+    if (v->counted_sources > 0) snprintf(median, sizeof median, "%.5f", v->median_source);
     int bad =
         text_printf(out,
-                    "{\"median_source_mape\": %.5f, \"used\": %d, \"mape\": %.5f, \"worst\": %.5f, "
+                    "{\"median_source_mape\": %s, \"used\": %d, \"mape\": %.5f, \"worst\": %.5f, "
                     "\"mean_source_mape\": %.5f, "
-                    "\"worst_source_mape\": %.5f,\n \"counted_sources\": %d, "
+                    "\"worst_source_mape\": %.5f,\n \"counted_sources\": %d, \"counted_from\": %d, "
                     "\"beats_constant\": %d, \"of_sources\": %d,\n",
-                    v->median_source, v->used, v->mean, v->worst, v->mean_source, v->worst_source,
-                    v->counted_sources, v->beaten_sources, v->large_sources);
+                    median, v->used, v->mean, v->worst, v->mean_source, v->worst_source,
+                    v->counted_sources, v->counted_from, v->beaten_sources, v->large_sources);
     if (v->schedule_pairs)
         bad |=
             text_printf(out, " \"schedule_ratio_error\": %.5f, \"schedule_ratio_worst\": %.5f,\n",

@@ -89,20 +89,28 @@ static int find_sources(struct validation *v, struct err *err) {
     return 0;
 }
 
+// A table of small sources only has a median over all of them.
+static int counted_from(const struct validation *v) {
+    for (int s = 0; s < v->sources; s++)
+        if (v->source[s].used >= COUNTED_FROM) return COUNTED_FROM;
+    return 1;
+}
+
 static void sum_all(struct validation *v, double *room) {
     int n = 0;
+    v->counted_from = counted_from(v);
     for (int s = 0; s < v->sources; s++) {
         const struct validate_source *source = &v->source[s];
         if (source->used > COUNTED_FROM)
             v->large_sources++, v->beaten_sources += source->beats_constant;
-        if (source->used < COUNTED_FROM) continue;
+        if (source->used < v->counted_from) continue;
         room[n++] = source->mean;
         v->mean_source += source->mean;
         v->worst_source = fmax(v->worst_source, source->mean);
     }
     v->counted_sources = n;
     if (n) v->mean_source /= n;
-    v->median_source = numbers_median(room, (size_t)n);
+    v->median_source = n ? numbers_median(room, (size_t)n) : 0;
     for (int i = 0; i < v->rows; i++) {
         const struct validated *r = &v->row[i];
         if (r->verdict == VALIDATE_USED) {

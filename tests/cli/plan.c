@@ -105,6 +105,16 @@ TEST(plan_json_has_all_figures) {
     json_decref(root);
 }
 
+// A word written as an option may stand anywhere; small sources count where there are no others.
+TEST(plan_validate_as_an_option) {
+    json_t *root = facts("--json --summary --validate tests/plan/published.csv");
+    CHECK(json_integer_value(at(root, "used")) > 60);
+    CHECK_EQ_INT(json_integer_value(at(root, "counted_from")), 1);
+    double median = json_real_value(at(root, "median_source_mape"));
+    CHECK(median > 0.01 && median < 0.2);
+    json_decref(root);
+}
+
 TEST(plan_takes_batch_and_context_from_a_configuration) {
     json_t *root = facts("configs/models/llama3-70b.yaml configs/clusters/512xh100.yaml --json "
                          "--fix tp=8,pp=4,micro=1,recompute=none --top 1");

@@ -155,7 +155,7 @@ TEST(the_command) {
     const char *table = selection();
     CHECK_EQ_INT(
         test_shell(out, sizeof out, "%s plan validate %s --json --summary", test_weft(), table), 0);
-    CHECK_CONTAINS(out, "\"median_source_mape\": 0");
+    CHECK_CONTAINS(out, "\"median_source_mape\": 0.0");
     CHECK_CONTAINS(out, "\"ranking\"");
     CHECK_EQ_INT(
         test_shell(out, sizeof out, "%s plan --validate %s --source vtrain", test_weft(), table),
