@@ -65,7 +65,7 @@ static void tensor_messages(struct chapter_page *page) {
     ROW("step 2A", "its 80 x 2 messages", 72, 80 * 2 * 0.45, "ms", SAME, "");
     ROW("step 2A", "tensor messages of a GPU and step", 72, tensor_seconds() / ms, "ms", WRONG,
         "20 layers x (2 forward + 2 backward) x 8 micro-batches");
-    ROW("step 2B", "layers of a stage", 20, preset("llama3-70b").layers / 4, "", SAME, "");
+    ROW("step 2B", "layers of a stage", 20, preset("llama3-70b").layers / 4.0, "", SAME, "");
     ROW("step 2B", "message between stages", 134, stream_bytes("llama3-70b", 2, 4096) / mb, "MB",
         ROUNDED, "");
     ROW("step 2B", "NDR 400G", 50, one_way_gb("ib-ndr"), "GB/s", SAME, "");
@@ -81,7 +81,7 @@ static void configuration(struct chapter_page *page) {
         "the search weighs every TP inside a node: where memory lets it, a smaller one sends less");
     chapter_say(page, "step 2C", "CP 1 below 32K tokens", "1", "weft plan llama3-70b h100-sxm:512",
                 JUDGEMENT, "the trail says what CP costs and what it saves");
-    ROW("step 2D", "data ranks", 16, 512 / (8 * 4 * 1), "", SAME, "");
+    ROW("step 2D", "data ranks", 16, 512.0 / (8 * 4 * 1), "", SAME, "");
     ROW("step 2D", "all ranks", 512, 8 * 4 * 1 * 16, "", SAME, "");
     ROW("step 2E", "target of micro-batches", 16, micro_batches_below(0.10, 4, 1), "", WRONG,
         "its rule 4 PP leaves 15.8 %");

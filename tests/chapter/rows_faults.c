@@ -306,14 +306,15 @@ static void cookbook(struct chapter_page *page) {
                 "weft bench overlap; weft plan explain RUN", MEASURE,
                 "exposed and hidden seconds of each kind of message, as figures");
     chapter_say(page, "10.9, 4", "settings for overlap", "prefetch backward and forward",
-                "weft config comm", JUDGEMENT,
-                "on by default here; the plan's mis-tuning without overlap says what they bring");
+                "weft bench overlap", JUDGEMENT,
+                "two of its three are FSDP's defaults, only prefetching forward is not; here "
+                "overlap is always on");
     ROW("10.9, 5", "bubble of PP 4, M 8", 0.273, bubble(4, 8), "%", SAME, "");
     ROW("10.9, 5", "micro-batches for less than 10 %", 16, micro_batches_below(0.10, 4, 1), "",
         WRONG, "16 leave 15.8 %");
     ROW("10.9, 5", "the target that the script computes and does not use",
         (4 - 1) * 10 - (4 - 1) + 1, micro_batches_below(0.10, 4, 1), "", SAME, "");
-    ROW("10.9, 5", "M as grad_accum x DP / PP, 70B example", 32, 256 / (16 * 2), "", WRONG,
+    ROW("10.9, 5", "M as grad_accum x DP / PP, 70B example", 32, 256.0 / (16 * 2), "", WRONG,
         "grad_accum: every data rank has a pipeline of its own");
     ROW("10.9, 5", "accumulation steps that it advises", 4, micro_batches_below(0.10, 4, 1), "",
         WRONG, "4 are fewer than its 8");

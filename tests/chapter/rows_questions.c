@@ -48,7 +48,7 @@ static void concepts(struct chapter_page *page) {
 
 static void productivity(struct chapter_page *page) {
     ROW("takeaway 5", "saved by a gain of 20 %", 90e3, size_saving(121856, 0.20), "$", WRONG,
-        "16.7 % of its own $121,856; $90K is near the tuning's $91K");
+        "16.7 % of its own $121,856");
     ROW("takeaway 5", "saved by the gain at 4K", 90e3,
         size_saving(121856, packing("gain_over_concatenate_and_chunk", 4096)), "$", WRONG,
         "3 % at 4,096 tokens and 600 a document");
@@ -78,9 +78,15 @@ static void insight(struct chapter_page *page) {
     ROW("takeaway 9", "every 100 steps of 2 s", 0.062, waste_at(200, 5, 512), "%", WRONG,
         "said to be worse than 38: it loses less than half, and 543 steps lose 0.92 %");
     ROW("takeaway 10", "messages of gradients in buckets of 5 MB", 28000, gradient_bytes() / 5e6,
-        "", WRONG, "140 GB in one place; a GPU under TP 8 x PP 4 has 4.4 GB");
+        "", WRONG,
+        "28,000 are 140 GB in one place, its tens of thousands; a GPU under TP 8 x PP 4 has 4.4 "
+        "GB");
     ROW("takeaway 10", "the same in buckets of 50 MB", 2800, gradient_bytes() / 50e6, "", WRONG,
-        "88: neither is tens of thousands");
+        "its hundreds of large ones are 88");
+    chapter_say(page, "takeaway 10", "NCCL_LAUNCH_MODE=GROUP serialises streams", "said so",
+                "weft bench overlap", MEASURE,
+                "NCCL reads it only where a process drives several GPUs; with one GPU a process it "
+                "changes nothing");
     chapter_say(page, "takeaway 10", "is communication hidden", "bars at the same time",
                 "weft bench overlap", MEASURE, "hidden and exposed share, by message");
 }
@@ -94,10 +100,9 @@ static void foundational(struct chapter_page *page) {
         "GB", SAME, "4 + 12/32 bytes a parameter, without TP and PP");
     ROW("question F2", "the same GPUs as TP 8 x PP 4", 306.25, states_gb(70e9, 8, 4, 1, 1), "GB",
         WRONG, "not impossible: 35 GB with any stage of ZeRO");
-    ROW("question F2", "ZeRO-3's traffic over ZeRO-1's", 1.5,
+    ROW("question F2", "ZeRO-3's traffic over ZeRO-1's", 3,
         shard_seconds(3, true) / shard_seconds(1, false), "", WRONG,
-        "under a pipeline its gathers and scatters repeat for every micro-batch: 12 times, not "
-        "1.5");
+        "3 P to 2 P; and under a pipeline gathers and scatters repeat for every micro-batch");
     chapter_say(
         page, "question F3", "95 % SM beside 28 % MFU", "tensor units active 31 %",
         "weft bench step; weft bench gemm", MEASURE,
@@ -118,8 +123,8 @@ static void thirty_billion(struct chapter_page *page) {
     ROW("question I1b", "at 4 with 38.7B", 120, states_gb(38.65e9, 8, 1, 4, 3), "GB", WRONG, one);
     ROW("question I1b", "unsharded under TP 8: the least that fits is 1", 8,
         1 * (states_gb(30e9, 8, 1, 1, 0) < 75), "", WRONG, "60 GB with all states on every rank");
-    ROW("question I1c", "layers of a stage at PP 4", 12, 48 / 4, "", SAME,
-        "PP 2 fits, too, with half the bubble");
+    ROW("question I1c", "layers of a stage at PP 4", 12, 48 / 4.0, "", SAME,
+        "PP 2 fits, too, with a third of the pauses");
     ROW("question I1d", "accumulation for less than 10 %, by its rule", 16,
         micro_batches_below(0.10, 4, 1), "", WRONG, "4 PP leaves 15.8 %");
     ROW("question I1d", "at PP 2", 8, micro_batches_below(0.10, 2, 1), "", WRONG, "M > 9 (PP - 1)");
@@ -139,8 +144,10 @@ static void overlap(struct chapter_page *page) {
         "tok/s, 45.5 %");
     ROW("question I2b", "step with all hidden", 1430, estimate_overlap_formula(450, 900, 480, 80),
         "ms", SAME, "a last bucket stays outside, and a pipeline's bubble is not in it");
-    chapter_say(page, "question I2c", "settings for overlap", "three of FSDP", "weft config comm",
-                JUDGEMENT, "on unless turned off; bucket size is the one to choose");
+    chapter_say(page, "question I2c", "settings for overlap", "three of FSDP", "weft bench overlap",
+                JUDGEMENT,
+                "prefetching backward and a limit of gathers are FSDP's defaults, prefetching "
+                "forward is not");
     ROW("question I2d", "step with 80 % hidden", 1526,
         estimate_share_formula(450, 900, 480, 80, 0.8), "ms", SAME, "");
     ROW("question I2d", "MFU then", 0.0882, mfu(85e3 * 1910 / 1526, 70e9, 512), "%", SAME, "");
@@ -181,16 +188,17 @@ static double kept_175b(int cp, int rows, int tokens, enum engine_recompute mode
 static void hundred_seventy_five(struct chapter_page *page) {
     chapter_say(
         page, "question P1a", "TP, PP, DP, CP", "by hand",
-        "weft plan gpt3-175b h100-sxm:2048 --context 4096", JUDGEMENT,
+        "weft plan config.json h100-sxm:2048 --context 4096", JUDGEMENT,
         "TP 8, PP 8, DP 32 below is what the chapter's rules give; the search finds what is "
         "quickest");
     ROW("question P1a", "ZeRO-3 at N_DP 32, by its formula", 87.5, states_gb(175e9, 1, 1, 32, 3),
         "GB", SAME, "would not fit");
     ROW("question P1a", "under TP 8 x PP 8", 87.5, states_gb(175e9, 8, 8, 32, 3), "GB", WRONG,
-        "1.4 GB; ZeRO-1 has 11.5 GB");
+        "1.4 GB; ZeRO-1 has 12 GB");
     ROW("question P1a", "activations, micro-batch 4, selective", 80,
         kept_175b(1, 4, 4096, RECOMPUTE_SELECTIVE), "GB", JUDGEMENT,
-        "the first stage holds eight micro-batches of 12 layers: fits, with little else");
+        "the first stage holds eight micro-batches of 12 layers: fits beside 1.4 or 12 GB of "
+        "states");
     ROW("question P1a", "the same, full recomputation", 80, kept_175b(1, 4, 4096, RECOMPUTE_FULL),
         "GB", JUDGEMENT, "fits at the price of a third more operations");
     ROW("question P1a", "micro-batch 1, selective", 80, kept_175b(1, 1, 4096, RECOMPUTE_SELECTIVE),
@@ -209,7 +217,7 @@ static void hundred_seventy_five(struct chapter_page *page) {
     ROW("question P1d", "with CP 16", 80, kept_175b(16, 1, 131072, RECOMPUTE_SELECTIVE), "GB",
         JUDGEMENT, "fits: 8,192 tokens of a sequence on a rank, DP 2");
     chapter_say(page, "question P1d", "what changes at 128K", "CP",
-                "weft plan gpt3-175b h100-sxm:2048 --context 131072", JUDGEMENT,
+                "weft plan config.json h100-sxm:2048 --context 131072", JUDGEMENT,
                 "CP takes data ranks' place, states stay sharded over both; GPT-3's learned "
                 "positions would have to be replaced");
 }
@@ -238,7 +246,7 @@ static void architecture(struct chapter_page *page) {
         "s", WRONG, "37 s: restarting in place from memory, not on another node");
     ROW("question P2e", "uptime at the measured rate", 0.995, runs_uptime(600, mtbf_measured(8192)),
         "%", UNATTAINABLE, "nor at a third of the failures");
-    ROW("question P2e", "spares, 5 % of 1,024 nodes", 51.2, spares_per_failure(8192, 0.995), "",
+    ROW("question P2e", "spares, 5 % of 1,024 nodes", 52, spares_per_failure(8192, 0.995), "",
         WRONG, "so that 99.5 % of failures find one, a day of repair");
 }
 
