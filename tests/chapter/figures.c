@@ -40,6 +40,14 @@ double dollars(int accelerators, double time) {
     return accelerators * time * cluster("h100-sxm:8").price_per_hour.value;
 }
 
+// ---- states
+
+int least_data_ranks(double parameters, int tp, int pp, double limit_gb) {
+    int dp = 1;
+    while (states_gb(parameters, tp, pp, dp, 3) > limit_gb) dp++;
+    return dp;
+}
+
 // ---- failures
 
 static struct runs runs_of(int accelerators, double per_node_day) {

@@ -13,6 +13,9 @@ double tokens_at(double mfu, double parameters, int accelerators); // tokens/s
 double hours(double tokens, double tokens_per_second);
 double dollars(int accelerators, double hours); // at the catalogue's price
 
+// Least ZeRO-3 data ranks with which states fit.
+int least_data_ranks(double parameters, int tp, int pp, double limit_gb);
+
 // Seconds between failures at 1 % of the accelerators in a week; at the rate measured on Llama 3.
 double mtbf(int accelerators);
 double mtbf_measured(int accelerators);

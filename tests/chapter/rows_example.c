@@ -9,12 +9,6 @@ static double example(bool sequence) {
     return kept_gb((struct kept){"llama3-70b", 8, 4, 1, 2, 4096, 8, sequence, RECOMPUTE_SELECTIVE});
 }
 
-static int least_data_ranks(double parameters, int tp, int pp, double limit_gb) {
-    int dp = 1;
-    while (states_gb(parameters, tp, pp, dp, 3) > limit_gb) dp++;
-    return dp;
-}
-
 // Seconds of an all-reduce among eight tensor ranks.
 static double all_reduce(int rows, double gb_per_second) {
     return ring_seconds(NETWORK_ALL_REDUCE, 8, stream_bytes("llama3-70b", rows, 4096),

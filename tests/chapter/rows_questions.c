@@ -121,8 +121,8 @@ static void thirty_billion(struct chapter_page *page) {
     ROW("question I1b", "at 8", 60, states_gb(30e9, 8, 1, 8, 3), "GB", WRONG, one);
     ROW("question I1b", "at 16", 30, states_gb(30e9, 8, 1, 16, 3), "GB", WRONG, one);
     ROW("question I1b", "at 4 with 38.7B", 120, states_gb(38.65e9, 8, 1, 4, 3), "GB", WRONG, one);
-    ROW("question I1b", "unsharded under TP 8: the least that fits is 1", 8,
-        1 * (states_gb(30e9, 8, 1, 1, 0) < 75), "", WRONG, "60 GB with all states on every rank");
+    ROW("question I1b", "least N_DP that fits, under TP 8", 8, least_data_ranks(30e9, 8, 1, 75), "",
+        WRONG, "60 GB with all states on every rank");
     ROW("question I1c", "layers of a stage at PP 4", 12, 48 / 4.0, "", SAME,
         "PP 2 fits, too, with a third of the pauses");
     ROW("question I1d", "accumulation for less than 10 %, by its rule", 16,
