@@ -14,7 +14,8 @@
         "n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size",    \
         "first_k_dense_replace", "moe_layer_freq", "norm_topk_prob", "aux_loss_alpha", "seq_aux",  \
         "n_group", "topk_group", "topk_method", "scoring_func", "routed_scaling_factor",           \
-        "num_nextn_predict_layers", "ep_size", "quantization_config", "rope_interleave"
+        "num_nextn_predict_layers", "ep_size", "quantization_config", "rope_interleave",           \
+        "auto_map"
 
 int hf_config_get_int(struct json_at at, const char *key, bool required, int fallback, int *out,
                       struct err *err);

@@ -38,6 +38,11 @@ int search_check(const struct search_request *r, struct err *err) {
     if (r->context < 1 || r->context > MOST_CONTEXT)
         return err_set(err, ERR_USAGE, "plan: a context of %d tokens; expected 1 to %d", r->context,
                        MOST_CONTEXT);
+    if (r->model->learned_positions && r->context > r->model->context)
+        return err_set(err, ERR_USAGE,
+                       "plan: a context of %d tokens; the model has a table of %d positions, and a "
+                       "longer sequence needs another model (context or n_positions of it)",
+                       r->context, r->model->context);
     if (r->best < 1 || r->best > SEARCH_MOST_BEST)
         return err_set(err, ERR_USAGE, "plan: %d answers wanted; expected 1 to %d", r->best,
                        SEARCH_MOST_BEST);

@@ -233,6 +233,8 @@ TEST(plan_refuses_in_one_line) {
     check_page(SMALL "--imbalance 1e18", 2, (const char *[]){"imbalance 1e+18", NULL});
     check_page("gpt3-1.3b a100-80:8 --precision fp8", 2,
                (const char *[]){"a100-80 has no rate for fp8 products", NULL});
+    check_page("gpt3-175b h100-sxm:2048 --context 4096", 2,
+               (const char *[]){"a table of 2048 positions", NULL});
     check_page(SMALL "--stack wefft", 2, (const char *[]){"weft", NULL});
     check_page(SMALL "--top 0", 2, (const char *[]){"--top", NULL});
     check_page(SMALL "--fill 2", 2, (const char *[]){"a share", NULL});
