@@ -196,8 +196,7 @@ static int add_memory(const struct job *job, struct estimate *e, struct err *err
 
 // ---- all of it
 
-static int open_estimate(const struct job *job, bool time_only, struct estimate *e,
-                         struct err *err) {
+static int open_estimate(const struct job *job, struct estimate *e, struct err *err) {
     e->stage_count = layout_stages(&job->layout);
     e->rank_count = job->layout.mesh.size[MESH_PP];
     e->stages = calloc((size_t)e->stage_count, sizeof *e->stages);
@@ -207,13 +206,16 @@ static int open_estimate(const struct job *job, bool time_only, struct estimate 
     struct estimate_view view;
     estimate_view_open(&view, job);
     for (int r = 0; r < e->rank_count; r++) estimate_update_of(&view, r, &e->updates[r]);
-    return estimate_open_lists(job, job->stack->own && !time_only, !time_only, &e->pipeline, err);
+    return 0;
 }
 
 int estimate_step(const struct job *job, bool time_only, struct estimate *out, struct err *err) {
     struct estimate e = {0};
     int result = job_check(job, err);
-    if (result == 0) result = open_estimate(job, time_only, &e, err);
+    if (result == 0) result = open_estimate(job, &e, err);
+    if (result == 0)
+        result =
+            estimate_open_lists(job, job->stack->own && !time_only, !time_only, &e.pipeline, err);
     if (result == 0) result = simulate(job, time_only, &e, err);
     if (result == 0) e.assumed = rests_on_assumed(job);
     if (result == 0 && !time_only) result = estimate_waterfall(job, &e, err);
@@ -222,6 +224,22 @@ int estimate_step(const struct job *job, bool time_only, struct estimate *out, s
         *out = e;
     else
         estimate_free(&e);
+    return result;
+}
+
+int estimate_seconds(const struct job *job, struct pipeline *lists, double *seconds,
+                     struct err *err) {
+    struct estimate e = {0};
+    int result = job_check(job, err);
+    if (result == 0) result = open_estimate(job, &e, err);
+    if (result == 0) {
+        e.pipeline = *lists;
+        result = simulate(job, true, &e, err);
+        *lists = e.pipeline;
+        e.pipeline = (struct pipeline){0};
+        *seconds = e.step_seconds;
+    }
+    estimate_free(&e);
     return result;
 }
 

@@ -44,6 +44,13 @@ void estimate_costs_close(struct estimate_costs *costs);
 struct pipeline_costs estimate_costs(const struct job *job, const struct estimate_costs *own);
 bool estimate_in_halves(const struct pipeline *pipeline); // backward has two actions
 
+// What lists are simulated of a step (not of PIPELINE_FILE), and the fewest micro-batches that they
+// are made again for.
+struct pipeline_shape estimate_lists_shape(const struct job *job, bool all_in_flight, int *fewest);
+// Seconds of a step alone, on lists of that shape (all_in_flight false) that many jobs share; they
+// are as before afterwards.
+int estimate_seconds(const struct job *job, struct pipeline *lists, double *seconds,
+                     struct err *err);
 // all_sizes: with places for any number of micro-batches, as the engine opens them. all_in_flight:
 // gpipe, which holds all of them at once, is not folded.
 int estimate_open_lists(const struct job *job, bool all_sizes, bool all_in_flight,

@@ -21,12 +21,17 @@ static int simulated(const struct job *job) {
     return most + (job->micro_batches - most) % group;
 }
 
-int estimate_open_lists(const struct job *job, bool all_sizes, bool all_in_flight,
-                        struct pipeline *pipeline, struct err *err) {
+struct pipeline_shape estimate_lists_shape(const struct job *job, bool all_in_flight, int *fewest) {
     bool whole = all_in_flight && job->schedule == PIPELINE_GPIPE;
     int count = whole ? job->micro_batches : simulated(job);
-    int fewest = count < job->micro_batches ? count - group_of(job) : count;
-    struct pipeline_shape shape = job_pipeline_shape(job, count);
+    *fewest = count < job->micro_batches ? count - group_of(job) : count;
+    return job_pipeline_shape(job, count);
+}
+
+int estimate_open_lists(const struct job *job, bool all_sizes, bool all_in_flight,
+                        struct pipeline *pipeline, struct err *err) {
+    int fewest;
+    struct pipeline_shape shape = estimate_lists_shape(job, all_in_flight, &fewest);
     return job->schedule == PIPELINE_FILE
                ? pipeline_open_csv(pipeline, job->schedule_csv, "schedule", &shape, err)
                : pipeline_open_for(pipeline, &shape, all_sizes ? 1 : fewest, err);

@@ -2,6 +2,7 @@
 // held against the memory and simulated, until no bound is below the worst answer.
 #include "plan/search.h"
 #include "base/clock.h"
+#include "plan/estimate_parts.h"
 #include "plan/search_parts.h"
 #include <stdlib.h>
 #include <string.h>
@@ -161,11 +162,9 @@ static int reject_full(struct search *s, const struct search_entry *entry) {
     return reject(s, &entry->choice, REASON_MEMORY, 1);
 }
 
-static int estimate_seconds(struct search *s, double *seconds, struct err *err) {
-    struct estimate estimate;
-    if (estimate_step(&s->jobs.job, true, &estimate, err) != 0) return -1;
-    *seconds = estimate.step_seconds;
-    estimate_free(&estimate);
+static int simulate(struct search *s, double *seconds, struct err *err) {
+    struct pipeline *lists = search_jobs_lists(&s->jobs, err);
+    if (!lists || estimate_seconds(&s->jobs.job, lists, seconds, err) != 0) return -1;
     s->result->estimated++;
     return 0;
 }
@@ -178,7 +177,7 @@ static int try_candidate(struct search *s, struct search_entry *entry, struct er
     if (!lists) return turned_away(s, &entry->choice, &fault, err);
     entry->memory_bytes = plan_memory_bound_with(&s->jobs.job, lists);
     if (entry->memory_bytes > s->capacity) return reject(s, &entry->choice, REASON_MEMORY, 1);
-    if (estimate_seconds(s, &entry->step_seconds, &fault) != 0)
+    if (simulate(s, &entry->step_seconds, &fault) != 0)
         return turned_away(s, &entry->choice, &fault, err);
     if (is_beaten(s, &entry->choice, entry->step_seconds) && !s->request->exhaustive)
         return reject(s, &entry->choice, REASON_SLOW, 1);

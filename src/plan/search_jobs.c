@@ -1,4 +1,5 @@
 // From a choice to a job. See search_parts.h.
+#include "plan/estimate_parts.h"
 #include "plan/search_parts.h"
 #include <stdlib.h>
 #include <string.h>
@@ -111,13 +112,8 @@ static size_t size_of(const struct pipeline *p) {
     return bytes;
 }
 
-const struct pipeline *search_jobs_pipeline(struct search_jobs *jobs, bool all_sizes,
-                                            struct err *err) {
-    struct pipeline_shape shape = job_pipeline_shape(&jobs->job, jobs->job.micro_batches);
-    bool matters = all_sizes && shape.kind == PIPELINE_ZB_V;
-    int enough = 4 * shape.ranks + 8;
-    if (!all_sizes && shape.micro_batches > enough) shape.micro_batches = enough;
-    int fewest = matters ? 1 : shape.micro_batches;
+static struct pipeline *kept(struct search_jobs *jobs, struct pipeline_shape shape, int fewest,
+                             struct err *err) {
     size_t place = ((size_t)shape.kind * 7 + (size_t)shape.ranks * 31 + (size_t)shape.chunks * 5 +
                     (size_t)shape.micro_batches * 13) %
                    (sizeof jobs->lists / sizeof jobs->lists[0]);
@@ -143,6 +139,21 @@ const struct pipeline *search_jobs_pipeline(struct search_jobs *jobs, bool all_s
     jobs->lists[place] = l;
     jobs->list_bytes += bytes;
     return &l->pipeline;
+}
+
+const struct pipeline *search_jobs_pipeline(struct search_jobs *jobs, bool all_sizes,
+                                            struct err *err) {
+    struct pipeline_shape shape = job_pipeline_shape(&jobs->job, jobs->job.micro_batches);
+    bool matters = all_sizes && shape.kind == PIPELINE_ZB_V;
+    int enough = 4 * shape.ranks + 8;
+    if (!all_sizes && shape.micro_batches > enough) shape.micro_batches = enough;
+    return kept(jobs, shape, matters ? 1 : shape.micro_batches, err);
+}
+
+struct pipeline *search_jobs_lists(struct search_jobs *jobs, struct err *err) {
+    int fewest;
+    struct pipeline_shape shape = estimate_lists_shape(&jobs->job, false, &fewest);
+    return kept(jobs, shape, fewest, err);
 }
 
 int search_jobs_set(struct search_jobs *jobs, const struct search_choice *choice, struct err *err) {

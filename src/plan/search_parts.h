@@ -40,6 +40,8 @@ void search_jobs_close(struct search_jobs *jobs);
 // It stays until another is asked for. NULL: none is possible.
 const struct pipeline *search_jobs_pipeline(struct search_jobs *jobs, bool all_sizes,
                                             struct err *err);
+// The lists that estimate_seconds simulates; they stay likewise.
+struct pipeline *search_jobs_lists(struct search_jobs *jobs, struct err *err);
 int search_jobs_set(struct search_jobs *jobs, const struct search_choice *choice, struct err *err);
 // Of a node, for what reads neither schedule nor stages.
 void search_jobs_set_node(struct search_jobs *jobs, const struct search_choice *choice);
