@@ -210,6 +210,8 @@ static void print(struct predict_bench *b) {
         double predicted = numbers_median(r->predicted, (size_t)b->rounds);
         double measured = numbers_median(r->measured, (size_t)b->rounds);
         double memory = numbers_median(r->memory, (size_t)b->rounds);
+        char share[16] = "-"; // too small to say
+        if (memory > 0) snprintf(share, sizeof share, "%.3f", memory);
         double error = predicted / measured - 1;
         double action = numbers_median(r->action_error, (size_t)b->rounds);
         if (b->json)
@@ -219,8 +221,8 @@ static void print(struct predict_bench *b) {
                    count ? "," : "", cases[i].name, cases[i].ranks, predicted, measured, error,
                    action, memory);
         else
-            printf("%-22s %6d %10.4f s %10.4f s %+7.1f %% %11.1f %% %18.3f\n", cases[i].name,
-                   cases[i].ranks, predicted, measured, 100 * error, 100 * action, memory);
+            printf("%-22s %6d %10.4f s %10.4f s %+7.1f %% %11.1f %% %18s\n", cases[i].name,
+                   cases[i].ranks, predicted, measured, 100 * error, 100 * action, share);
         errors[count] = fabs(error);
         actions[count++] = action;
     }
