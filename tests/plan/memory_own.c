@@ -1,5 +1,6 @@
 // The plan of the engine's own memory against engines that are really opened, every rank a thread.
 #include "engine/engine.h"
+#include "model/families.h"
 #include "plan/memory.h"
 #include "test.h"
 #include <pthread.h>
@@ -20,43 +21,21 @@ struct shape {
 };
 
 static struct model_config model_of(const char *kind) {
-    struct model_config c = {.family = FAMILY_LLAMA,
-                             .variant = "llama",
-                             .layers = 5,
-                             .hidden = 32,
-                             .heads = 8,
-                             .kv_heads = 2,
-                             .head_dim = 4,
-                             .ffn = 48,
-                             .vocab = 90,
-                             .context = 32,
-                             .norm = NORM_RMS,
-                             .norm_eps = 1e-5,
-                             .activation = ACTIVATION_SWIGLU,
-                             .rope = {.theta = 10000},
-                             .tied_head = true,
-                             .init_std = 0.02,
-                             .bos_id = -1,
-                             .eos_id = -1};
-    if (strcmp(kind, "gpt2") == 0) {
-        c.family = FAMILY_GPT2;
-        strcpy(c.variant, "gpt2");
-        c.norm = NORM_LAYER;
-        c.activation = ACTIVATION_GELU_TANH;
-        c.learned_positions = c.qkv_bias = c.out_bias = c.mlp_bias = true;
-        c.kv_heads = 8;
-    } else if (strcmp(kind, "untied") == 0) {
-        c.tied_head = false;
-    } else if (strcmp(kind, "llama") != 0) {
+    struct model_config c;
+    bool gpt2 = strcmp(kind, "gpt2") == 0;
+    model_family_defaults(gpt2 ? FAMILY_GPT2 : FAMILY_LLAMA, &c);
+    c.layers = 5, c.hidden = 32, c.heads = 8, c.kv_heads = gpt2 ? 8 : 2, c.head_dim = 4;
+    c.ffn = 48, c.vocab = 90, c.context = 32;
+    c.tied_head = gpt2 || strcmp(kind, "llama") == 0;
+    if (strcmp(kind, "moe") == 0 || strcmp(kind, "shared") == 0) {
         strcpy(c.variant, "mixtral");
-        c.tied_head = false;
         c.experts = 4;
         c.top_k = 2;
         c.expert_ffn = 24;
-        if (strcmp(kind, "shared") == 0) {
-            c.layer_dense[1] = true;
-            c.shared_ffn = 16;
-        }
+    }
+    if (strcmp(kind, "shared") == 0) {
+        c.layer_dense[1] = true;
+        c.shared_ffn = 16;
     }
     return c;
 }
