@@ -62,6 +62,10 @@ int err_exit_status(const struct err *err) {
         return 5;
     case ERR_INTERRUPT:
         return 130;
+    case ERR_RETRY:
+        return 75;
+    case ERR_BAD_HOST:
+        return 76;
     case ERR_INTERNAL:
         return 70;
     }

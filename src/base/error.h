@@ -12,7 +12,9 @@ enum err_kind {
     ERR_DATA,      // a file that is not what it should be                     exit 3
     ERR_IO,        // the system refused: open, write, full disk               exit 4
     ERR_MEMORY,    // more memory than there is                                exit 5
-    ERR_INTERRUPT, // stopped by a signal after saving                         exit 130
+    ERR_INTERRUPT, // the user stopped it; the state is saved                  exit 130
+    ERR_RETRY,     // nothing wrong with run or machine: start it again        exit 75
+    ERR_BAD_HOST,  // this machine cannot be trusted: start it elsewhere       exit 76
     ERR_INTERNAL,  // a promise of the program itself is broken                exit 70
 };
 

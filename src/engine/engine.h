@@ -119,6 +119,10 @@ struct engine_step {
     int64_t update;        // number of this optimizer update, from 1
     bool no_update;        // gradients only (tests, skipping)
     uint64_t dropout_seed; // another one for every step
+    // Called on every rank when loss and gradient norm are known and finite, before weights and
+    // moments change; the values are the same on all ranks. False: the step is skipped. NULL: none.
+    bool (*may_update)(void *context, const struct engine_step *step);
+    void *context;
     // results
     double loss;          // sum of token losses of the global batch / counted targets
     double gradient_norm; // global, before clipping

@@ -84,6 +84,10 @@ static void update(struct engine *e, int count, struct engine_step *step) {
     if (step->clip_norm > 0 && step->gradient_norm > step->clip_norm)
         step->clip_factor = step->clip_norm / step->gradient_norm;
     if (step->no_update) return;
+    if (step->may_update && !step->may_update(step->context, step)) {
+        step->skipped = true;
+        return;
+    }
     states_update(e, step);
     engine_moe_update(e);
 }

@@ -29,6 +29,7 @@ static const struct room {
     {"engine", 3, ""},
     {"generate", 3, ""},
     {"checkpoint", 3, ""},
+    {"guard", 3, ""},
     {"observe", 3, ""},
     {"cost", 3, ""},
     {"simulate", 3, ""},
