@@ -36,7 +36,7 @@ struct wire *wire_accept(int listener, const struct wire_key *key, struct err *e
 // Waits at most `seconds` for the connection and the other end's nonce.
 struct wire *wire_connect(const char *address, int port, const struct wire_key *key, double seconds,
                           struct err *err);
-void wire_close(struct wire *w); // NULL is allowed
+void wire_close(struct wire *w);             // NULL is allowed
 const char *wire_peer(const struct wire *w); // "10.0.0.2:4711"
 
 // For poll(): the descriptor, and the events that it waits for now.

@@ -61,6 +61,9 @@ struct comm_options {
     // For debugging: compares the orders in which ranks post operations of streams, and fails the
     // world with both operations named where they differ, instead of letting them wait.
     bool check_order;
+    // Every message carries a checksum (XXH3) behind it; one that does not fit fails the world with
+    // both ranks, the operation and the byte count in the message (ERR_RETRY). All ranks alike.
+    bool checksums;
 };
 
 // ---- opening: one of the three transports
@@ -169,6 +172,53 @@ void comm_sum_doubles(struct comm_stream *s, double *values, int count);
 // ---- between two ranks (world ranks); tag 0 .. 2^20. A message to oneself is allowed.
 struct comm_event comm_send(struct comm *comm, int to, int tag, const void *data, uint64_t bytes);
 struct comm_event comm_receive(struct comm *comm, int from, int tag, void *data, uint64_t bytes);
+
+// ---- what happens now; may be called by any thread at any time
+enum { COMM_STATUS_MEMBERS = 64, COMM_STATUS_STREAMS = 64, COMM_JOURNAL_ENTRIES = 64 };
+struct comm_place {                     // an operation
+    char stream[COMM_GROUP_NAME_BYTES]; // "" for sends and receives
+    enum comm_kind kind;
+    uint64_t number, bytes;
+    double seconds; // since it was begun; of the journal: since it was posted
+};
+struct comm_status {
+    bool waiting;                                   // the compute thread stands in comm_wait
+    struct comm_place oldest;                       // operation in flight; number 0: none
+    int members[COMM_STATUS_MEMBERS], member_count; // world ranks of its group, the first ones
+    struct comm_place last;                         // posted last
+    struct {
+        char stream[COMM_GROUP_NAME_BYTES];
+        int first_member; // streams of one name differ in it
+        uint64_t posted;
+    } streams[COMM_STATUS_STREAMS];
+    int stream_count;
+};
+void comm_status(struct comm *comm, struct comm_status *out);
+// The operations posted last, oldest first, with the caller's mark of the time; returns their
+// number. `mark`: what the compute thread was about (comm_mark), "step 7 backward".
+struct comm_journal_entry {
+    struct comm_place place;
+    char mark[32];
+    bool done;
+};
+int comm_journal(struct comm *comm, struct comm_journal_entry *out, int most);
+void comm_mark(struct comm *comm, const char *mark); // copied; cheap
+// Short stalls of messages from and to each peer since the last call: entries of `stalls`
+// [comm_size] are added to. A stall is a message under way for longer than `seconds` while the peer
+// had posted its part.
+void comm_stalls(struct comm *comm, double seconds, int64_t *stalls);
+
+// Fault injection (guard/fault.h): what this rank does to its own messages from now on.
+struct comm_fault {
+    int peer;            // -1: all
+    bool drop;           // messages to it do not leave
+    double flap_seconds; // 0; else messages stand still for so long out of every four times that
+    int64_t flip_in;     // > 0: a bit of the flip_in-th payload from now is flipped behind its
+                         // checksum; `flip_bit` of its 32-bit word `flip_word` mod words
+    int flip_bit;
+    uint64_t flip_word;
+};
+void comm_inject(struct comm *comm, const struct comm_fault *fault);
 
 // ---- figures, since open: posts, payload bytes sent by this rank, and seconds queued, in flight
 // and exposed (docs/definitions.md)

@@ -1,0 +1,48 @@
+// What to do about an incident: a pure function of the run's history. Tested without processes.
+//
+// - A restart is due when a rank ended with a fault that another try may mend, a host was lost, or
+//   a hang was found. Exit statuses 2, 3, 70 (a fault of configuration, data or program) before any
+//   step was done are not tried again; nor is 130. 75 is tried at once, 76 evicts the host first.
+// - `budget` restarts without progress in between; progress (a step beyond the newest one before)
+//   gives them back. Waits between restarts without progress double from 1 s to 60 s.
+// - A crash loop: failures at the same step. The second goes back one state further than the
+//   newest; the third stops with a diagnosis (step, samples) or, where the user allowed it, skips
+//   that step's batch.
+// - The host of the failing rank is checked; one that fails its check, that failed its ranks twice
+//   while others did not, or that is lost, is evicted. A spare takes its place; without one the run
+//   shrinks to the largest layout that fits, and grows when a host is back.
+#pragma once
+#include "operate/incident.h"
+#include "operate/place.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+enum crash_loop { CRASH_LOOP_BACK, CRASH_LOOP_SKIP, CRASH_LOOP_STOP };
+
+struct policy_options {
+    int budget; // 10
+    double back_off_seconds, back_off_most_seconds;
+    enum crash_loop crash_loop;
+};
+struct policy_failure {
+    enum incident_kind kind;
+    int rank, host;     // -1: not known
+    int status, signal; // of an exit
+    int64_t step;       // that was being done
+    double time;
+};
+enum policy_action { POLICY_STOP, POLICY_RESTART };
+struct policy_decision {
+    enum policy_action action;
+    double wait_seconds;
+    int check_host, evict_host; // -1: none
+    int states_back;            // 0: newest state; 1: the one before it, ...
+    int64_t skip_step;          // -1: none
+    char why[512];              // one sentence
+};
+struct policy; // with its history
+int policy_open(struct policy **out, const struct policy_options *options, struct err *err);
+void policy_close(struct policy *p);
+void policy_progress(struct policy *p, int64_t step);
+void policy_decide(struct policy *p, const struct policy_failure *failure,
+                   struct policy_decision *out);
