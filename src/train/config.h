@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { CONFIG_TEXT_BYTES = 1024, CONFIG_LIST_BYTES = 8192, CONFIG_MAX_OPTIONS = 160 };
+enum { CONFIG_TEXT_BYTES = 1024, CONFIG_LIST_BYTES = 8192, CONFIG_MAX_OPTIONS = 200 };
 
 enum config_source { SOURCE_DEFAULT, SOURCE_DERIVED, SOURCE_FILE, SOURCE_COMMAND_LINE };
 struct config_origin {
@@ -117,6 +117,23 @@ struct train_config {
     char checkpoint_folder[CONFIG_TEXT_BYTES];
     int64_t checkpoint_every, keep_every;
     int keep_last;
+    enum { INTERVAL_STEPS, INTERVAL_AUTO } checkpoint_interval;
+    double mtbf_seconds;
+    enum config_switch snapshot;
+    char snapshot_folder[CONFIG_TEXT_BYTES], second_folder[CONFIG_TEXT_BYTES];
+    int states_back;
+    char skip_steps[CONFIG_LIST_BYTES];
+
+    double loss_factor, loss_deviations, norm_deviations;
+    int spike_warm_up, most_spikes;
+    bool guard_optimizer, guard_gradients, guard_replay, guard_counters, checksums;
+    int weights_every, products_every, replicas_every;
+
+    char fault_kind[CONFIG_TEXT_BYTES], fault_when[CONFIG_TEXT_BYTES];
+    char fault_rank[CONFIG_TEXT_BYTES], fault_step[CONFIG_TEXT_BYTES];
+    char fault_attempt[CONFIG_TEXT_BYTES], fault_factor[CONFIG_TEXT_BYTES];
+    char fault_peer[CONFIG_TEXT_BYTES], fault_bit[CONFIG_TEXT_BYTES];
+    int64_t fault_seed;
     uint64_t part_bytes;
 };
 

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/launch.h"
 #include "comm/comm.h"
+#include "guard/heartbeat.h"
 #include "train/config.h"
 #include <signal.h>
 #include <stdbool.h>
@@ -23,6 +24,12 @@ struct run_control {
     // What the launcher said; NULL, or one rank: this process is alone and MPI is never touched.
     const struct launch_environment *launch;
     struct comm *comm; // or: an opened end (ranks as threads); the caller closes it
+    // Under a supervisor: its control plane; NULL: none. The caller opens and closes it.
+    struct heartbeat *heartbeat;
+    int attempt; // how often the run was started before (faults are injected by it)
+    // A signal that asks to leave for another start: SIGTERM, SIGUSR1. Not 0: finish the step,
+    // save, return ERR_RETRY.
+    const volatile sig_atomic_t *preempted;
 };
 
 struct run_result {

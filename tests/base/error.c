@@ -43,7 +43,7 @@ TEST(error_long_texts_are_cut) {
 }
 
 TEST(error_exit_statuses) {
-    static const int expected[] = {0, 2, 3, 4, 5, 130, 70};
+    static const int expected[] = {0, 2, 3, 4, 5, 130, 75, 76, 70};
     for (int kind = ERR_NONE; kind <= ERR_INTERNAL; kind++) {
         struct err err = {.kind = (enum err_kind)kind};
         CHECK_EQ_INT(err_exit_status(&err), expected[kind]);
