@@ -1,0 +1,213 @@
+// What is done about failures, in histories without processes.
+#include "operate/policy.h"
+#include "test.h"
+#include <signal.h>
+#include <string.h>
+
+static struct policy *open_policy(enum crash_loop crash_loop, int budget) {
+    struct err err = {0};
+    struct policy *p;
+    struct policy_options options = {budget, 1, 60, crash_loop};
+    CHECK_OK(policy_open(&p, &options, &err), err);
+    return p;
+}
+
+static struct policy_decision fail_with(struct policy *p, struct policy_failure f) {
+    struct policy_decision out;
+    policy_decide(p, &f, &out);
+    CHECK(out.why[0]);
+    return out;
+}
+
+static struct policy_failure status(int code, int64_t step) {
+    return (struct policy_failure){
+        .kind = INCIDENT_EXIT, .rank = 1, .host = 0, .status = code, .step = step};
+}
+
+static struct policy_failure killed(int number, int64_t step) {
+    return (struct policy_failure){
+        .kind = INCIDENT_EXIT, .rank = 1, .host = 0, .signal = number, .step = step};
+}
+
+TEST(policy_crash_at_start_is_not_tried_again) {
+    static const int codes[] = {1, 2, 3, 4, 70};
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        struct policy *p = open_policy(CRASH_LOOP_BACK, 10);
+        CHECK_EQ_INT(fail_with(p, status(codes[i], -1)).action, POLICY_STOP);
+        policy_close(p);
+    }
+    struct policy *p = open_policy(CRASH_LOOP_BACK, 10);
+    CHECK_EQ_INT(fail_with(p, killed(SIGSEGV, 1)).action, POLICY_STOP);
+    policy_close(p);
+}
+
+// Somebody else killed it, or asked it to leave: that says nothing about the program.
+TEST(policy_kill_at_start_is_tried_again) {
+    struct policy *p = open_policy(CRASH_LOOP_BACK, 10);
+    CHECK_EQ_INT(fail_with(p, killed(SIGKILL, -1)).action, POLICY_RESTART);
+    policy_close(p);
+    p = open_policy(CRASH_LOOP_BACK, 10);
+    CHECK_EQ_INT(fail_with(p, status(75, -1)).action, POLICY_RESTART);
+    policy_close(p);
+}
+
+// A run that had steps, whose restart then meets a fault of the configuration.
+TEST(policy_fault_of_the_user_behind_a_restart) {
+    struct policy *p = open_policy(CRASH_LOOP_BACK, 10);
+    policy_progress(p, 11);
+    CHECK_EQ_INT(fail_with(p, status(1, 12)).action, POLICY_RESTART);
+    CHECK_EQ_INT(fail_with(p, status(3, -1)).action, POLICY_STOP);
+    policy_close(p);
+}
+
+TEST(policy_interrupt_is_the_end) {
+    struct policy *p = open_policy(CRASH_LOOP_BACK, 10);
+    policy_progress(p, 11);
+    CHECK_EQ_INT(fail_with(p, status(130, 12)).action, POLICY_STOP);
+    policy_close(p);
+}
+
+TEST(policy_crash_loop_goes_back_then_stops) {
+    struct policy *p = open_policy(CRASH_LOOP_BACK, 10);
+    policy_progress(p, 11);
+    struct policy_decision d = fail_with(p, status(1, 12));
+    CHECK_EQ_INT(d.action, POLICY_RESTART);
+    CHECK_EQ_INT(d.states_back, 0);
+    CHECK(d.wait_seconds == 0);
+    policy_progress(p, 11); // done again: no progress
+    d = fail_with(p, status(1, 12));
+    CHECK_EQ_INT(d.action, POLICY_RESTART);
+    CHECK_EQ_INT(d.states_back, 1);
+    CHECK(d.wait_seconds == 1);
+    policy_progress(p, 11);
+    d = fail_with(p, status(1, 12));
+    CHECK_EQ_INT(d.action, POLICY_STOP);
+    CHECK_EQ_INT(d.skip_step, 12);
+    CHECK_CONTAINS(d.why, "step 12");
+    policy_close(p);
+}
+
+// The rank that is seen to fail may be a step behind another.
+TEST(policy_crash_loop_is_a_step_wide) {
+    struct policy *p = open_policy(CRASH_LOOP_BACK, 10);
+    policy_progress(p, 11);
+    fail_with(p, status(1, 12));
+    policy_progress(p, 11);
+    CHECK_EQ_INT(fail_with(p, status(1, 11)).states_back, 1);
+    struct policy_decision d = fail_with(p, status(1, 12));
+    CHECK_EQ_INT(d.action, POLICY_STOP);
+    CHECK_EQ_INT(d.skip_step, 12);
+    policy_close(p);
+}
+
+TEST(policy_crash_loop_skips_where_allowed) {
+    struct policy *p = open_policy(CRASH_LOOP_SKIP, 10);
+    policy_progress(p, 11);
+    fail_with(p, status(1, 12));
+    fail_with(p, status(1, 12));
+    struct policy_decision d = fail_with(p, status(1, 12));
+    CHECK_EQ_INT(d.action, POLICY_RESTART);
+    CHECK_EQ_INT(d.skip_step, 12);
+    // that did not help
+    CHECK_EQ_INT(fail_with(p, status(1, 12)).action, POLICY_STOP);
+    policy_close(p);
+}
+
+TEST(policy_crash_loop_may_stop_at_once) {
+    struct policy *p = open_policy(CRASH_LOOP_STOP, 10);
+    policy_progress(p, 11);
+    CHECK_EQ_INT(fail_with(p, status(1, 12)).action, POLICY_RESTART);
+    CHECK_EQ_INT(fail_with(p, status(1, 12)).action, POLICY_STOP);
+    policy_close(p);
+}
+
+TEST(policy_progress_ends_a_loop) {
+    struct policy *p = open_policy(CRASH_LOOP_BACK, 10);
+    policy_progress(p, 11);
+    for (int64_t step = 12; step < 60; step += 12) {
+        struct policy_decision d = fail_with(p, status(1, step));
+        CHECK_EQ_INT(d.action, POLICY_RESTART);
+        CHECK_EQ_INT(d.states_back, 0);
+        CHECK(d.wait_seconds == 0);
+        policy_progress(p, step + 11);
+    }
+    policy_close(p);
+}
+
+TEST(policy_budget_and_waits) {
+    static const double waits[] = {0, 1, 2, 4, 8, 16, 32, 60, 60, 60};
+    struct policy *p = open_policy(CRASH_LOOP_BACK, 10);
+    policy_progress(p, 100);
+    for (int i = 0; i < 10; i++) {
+        struct policy_decision d = fail_with(p, status(75, 101));
+        CHECK_EQ_INT(d.action, POLICY_RESTART);
+        CHECK(d.wait_seconds == waits[i]);
+    }
+    struct policy_decision d = fail_with(p, status(75, 101));
+    CHECK_EQ_INT(d.action, POLICY_STOP);
+    CHECK_CONTAINS(d.why, "10 restarts");
+    policy_progress(p, 101); // gives them back
+    CHECK_EQ_INT(fail_with(p, status(75, 102)).action, POLICY_RESTART);
+    policy_close(p);
+    p = open_policy(CRASH_LOOP_BACK, 0);
+    policy_progress(p, 100);
+    CHECK_EQ_INT(fail_with(p, killed(SIGKILL, 101)).action, POLICY_STOP);
+    policy_close(p);
+}
+
+TEST(policy_hosts) {
+    struct policy *p = open_policy(CRASH_LOOP_BACK, 100);
+    policy_progress(p, 10);
+    struct policy_decision d = fail_with(p, status(76, 11));
+    CHECK_EQ_INT(d.evict_host, 0);
+    d = fail_with(
+        p, (struct policy_failure){.kind = INCIDENT_HOST_LOST, .rank = -1, .host = 2, .step = 20});
+    CHECK_EQ_INT(d.evict_host, 2);
+    CHECK_EQ_INT(d.check_host, -1);
+    policy_close(p);
+    // twice the same host, and no other
+    p = open_policy(CRASH_LOOP_BACK, 100);
+    policy_progress(p, 10);
+    d = fail_with(p, killed(SIGKILL, 11));
+    CHECK_EQ_INT(d.check_host, 0);
+    CHECK_EQ_INT(d.evict_host, -1);
+    policy_progress(p, 20);
+    CHECK_EQ_INT(fail_with(p, killed(SIGKILL, 21)).evict_host, 0);
+    policy_close(p);
+    // all hosts alike: it is not the host
+    p = open_policy(CRASH_LOOP_BACK, 100);
+    for (int i = 0; i < 6; i++) {
+        policy_progress(p, 10 * i + 10);
+        struct policy_failure f = killed(SIGKILL, 10 * i + 11);
+        f.host = i % 2;
+        CHECK_EQ_INT(fail_with(p, f).evict_host, -1);
+    }
+    policy_close(p);
+}
+
+// Lost machines do not accuse the batch that they were at.
+TEST(policy_lost_hosts_are_no_crash_loop) {
+    struct policy *p = open_policy(CRASH_LOOP_BACK, 100);
+    policy_progress(p, 11);
+    for (int i = 0; i < 5; i++) {
+        struct policy_decision d = fail_with(
+            p,
+            (struct policy_failure){.kind = INCIDENT_HOST_LOST, .rank = -1, .host = i, .step = 12});
+        CHECK_EQ_INT(d.action, POLICY_RESTART);
+        CHECK_EQ_INT(d.states_back, 0);
+    }
+    policy_close(p);
+}
+
+TEST(policy_planned_restarts_cost_no_budget) {
+    struct policy *p = open_policy(CRASH_LOOP_BACK, 1);
+    policy_progress(p, 11);
+    for (int i = 0; i < 5; i++)
+        CHECK_EQ_INT(fail_with(p,
+                               (struct policy_failure){
+                                   .kind = INCIDENT_RELOAD, .rank = -1, .host = -1, .step = 12})
+                         .action,
+                     POLICY_RESTART);
+    CHECK_EQ_INT(fail_with(p, killed(SIGKILL, 12)).action, POLICY_RESTART);
+    policy_close(p);
+}
