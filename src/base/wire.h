@@ -1,12 +1,13 @@
 // Authenticated messages over TCP: what the supervisor of a run, its agents and its ranks say to
 // each other. A message is a JSON object.
 //
-// The accepting end sends 4 bytes "wft1" and a nonce of 16 bytes; afterwards both ends send frames:
+// Both ends send 4 bytes "wft1" and a nonce of 16 bytes, afterwards frames:
 //
-//   u32 length of the text, little endian, at most WIRE_MOST_BYTES
+//   u32 length of the text, little endian, at most WIRE_MOST_BYTES (the first frame: 64 KiB)
 //   text      one JSON object
-//   tag       32 bytes: HMAC (libsodium's crypto_auth) over nonce, direction ("c": from the
-//             connecting end, "s"), u64 number of the frame in its direction, and text
+//   tag       32 bytes: HMAC (libsodium's crypto_auth) over both nonces (first that of the
+//             connecting end), direction ("c": from the connecting end, "s"), u64 number of the
+//             frame in its direction, and text
 //
 // so that nobody without the run's key can forge a frame, nor send one twice, in another order or
 // on another connection. Text is not encrypted: nothing in it is secret, and the key never travels.
@@ -42,7 +43,8 @@ const char *wire_peer(const struct wire *w); // "10.0.0.2:4711"
 // For poll(): the descriptor, and the events that it waits for now.
 int wire_descriptor(const struct wire *w);
 short wire_events(const struct wire *w);
-// Moves what can be moved without waiting. -1: the connection has ended (err: how).
+// Moves what can be moved without waiting. -1: the connection has ended (err: how; ERR_DATA: the
+// other end speaks something else); what came before can still be taken.
 int wire_work(struct wire *w, struct err *err);
 // Takes a reference of none: `message` stays the caller's. -1: too long, or memory is short.
 int wire_put(struct wire *w, const json_t *message, struct err *err);

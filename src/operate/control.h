@@ -15,8 +15,12 @@ struct control_event {
     enum control_role role;
     int connection;        // for control_send
     int rank;              // of a rank
-    const char *host;      // of a rank or agent
+    const char *host;      // of a rank or agent, else NULL
     const json_t *message; // the hello, or what was said; valid until the call returns
+    // Of an agent: its wall clock minus that of this process, delay taken out, and the delay there
+    // and back: the best of the latest answers to {"type":"order","order":"echo","id":-1}, which
+    // this room asks at the hello and every 10 s. Not a number: not known yet.
+    double clock_offset_seconds, delay_seconds;
 };
 typedef void control_handler(void *context, const struct control_event *event);
 
@@ -26,13 +30,21 @@ int control_open(struct control **out, const char *address, int port, const stru
                  struct err *err);
 void control_close(struct control *c);
 int control_port(const struct control *c);
-void control_attempt(struct control *c, int attempt); // ranks of others are turned away from now on
+// A new attempt: the connections of ranks end without an event, and ranks of other attempts are
+// turned away from now on.
+void control_attempt(struct control *c, int attempt);
 
-// Waits at most `seconds` for messages, or for `others` (their revents are set), and handles what
-// came.
+// Waits at most `seconds` (and at most 1 s) for messages, or for `others` (64 at most; their
+// revents are set), and handles what came. The handler may call everything here but this and
+// control_close. A rank or agent that comes again takes the place of its older connection, which
+// ends without an event.
 int control_wait(struct control *c, struct pollfd *others, int count, double seconds,
                  control_handler *handler, void *context, struct err *err);
 int control_send(struct control *c, int connection, const json_t *message); // -1: it is gone
 void control_send_ranks(struct control *c, const json_t *message);
+// What was said makes no sense (watch_beat refuses it): counts it as dropped, ends the connection.
+void control_drop(struct control *c, int connection, const char *why);
+// Ends a connection when what it was sent is out of this process's hands, without an event.
+void control_end(struct control *c, int connection);
 // Dropped since opening: forged or malformed frames, and the reason and peer of the last one.
 uint64_t control_dropped(const struct control *c, const char **why);
