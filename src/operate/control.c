@@ -26,6 +26,7 @@ enum {
 struct link {
     struct wire *wire;         // NULL: a free slot
     bool known, doomed, tells; // said who it is; to be closed; its end is an event
+    bool ends;                 // as soon as all is sent
     enum control_role role;
     int rank, uses;
     char *host;
@@ -41,6 +42,8 @@ struct control {
     int listener, port, epoll, attempt;
     struct link *links;
     int link_count, link_capacity, free_hint;
+    int *rank_slots; // of each rank its slot, -1: none
+    int rank_count;
     int *doomed; // slots
     int doomed_count, doomed_capacity;
     double paused_until, next_look;
@@ -88,6 +91,7 @@ void control_close(struct control *c) {
     if (c->listener >= 0) close(c->listener);
     if (c->epoll >= 0) close(c->epoll);
     free(c->links);
+    free(c->rank_slots);
     free(c->doomed);
     free(c);
 }
@@ -143,7 +147,7 @@ static void doom(struct control *c, int slot, bool tells) {
 
 static void count_drop(struct control *c, const char *why) {
     c->dropped++;
-    snprintf(c->why, sizeof c->why, "%s", why);
+    snprintf(c->why, sizeof c->why, "%.*s", (int)sizeof c->why - 1, why);
 }
 
 static void tell(struct control *c, int slot, int what, const json_t *message) {
@@ -226,15 +230,35 @@ static int read_role(const char *name, enum control_role *role) {
     return -1;
 }
 
+static int room_for_rank(struct control *c, int rank, struct err *err) {
+    if (rank < c->rank_count) return 0;
+    int count = 2 * rank + 64;
+    int *more = realloc(c->rank_slots, (size_t)count * sizeof *more);
+    if (!more) return err_set(err, ERR_MEMORY, "no memory for the connection of rank %d", rank);
+    for (int i = c->rank_count; i < count; i++) more[i] = -1;
+    c->rank_slots = more;
+    c->rank_count = count;
+    return 0;
+}
+
+static bool is_known_as(const struct control *c, int slot, enum control_role role) {
+    const struct link *l = &c->links[slot];
+    return l->wire && l->known && !l->doomed && l->role == role;
+}
+
 // A rank or an agent that comes anew has lost its connection before this end noticed.
 static void end_predecessor(struct control *c, int slot) {
     struct link *l = &c->links[slot];
-    for (int i = 0; i < c->link_count && l->role != CONTROL_COMMAND; i++) {
-        const struct link *o = &c->links[i];
-        if (i == slot || !o->wire || !o->known || o->doomed || o->role != l->role) continue;
-        if (l->role == CONTROL_RANK ? o->rank == l->rank : strcmp(o->host, l->host) == 0)
-            doom(c, i, false);
+    if (l->role == CONTROL_RANK) {
+        int before = c->rank_slots[l->rank];
+        c->rank_slots[l->rank] = slot;
+        if (before >= 0 && before != slot && is_known_as(c, before, CONTROL_RANK) &&
+            c->links[before].rank == l->rank)
+            doom(c, before, false);
     }
+    for (int i = 0; i < c->link_count && l->role == CONTROL_AGENT; i++)
+        if (i != slot && is_known_as(c, i, CONTROL_AGENT) && strcmp(c->links[i].host, l->host) == 0)
+            doom(c, i, false);
 }
 
 static int take_hello(struct control *c, int slot, json_t *message, struct err *err) {
@@ -256,12 +280,13 @@ static int take_hello(struct control *c, int slot, json_t *message, struct err *
         json_get_int(at, "attempt", ranked, c->attempt, &attempt, err) != 0 ||
         json_get_string(at, "host", l->role != CONTROL_COMMAND, NULL, &host, err) != 0)
         return -1;
-    if (ranked && (rank < 0 || rank > INT32_MAX))
-        return err_set(err, ERR_DATA, "%s: rank %lld, expected 0 or above", at.where,
-                       (long long)rank);
+    if (ranked && (rank < 0 || rank >= SLOT_LIMIT))
+        return err_set(err, ERR_DATA, "%s: rank %lld, expected one of 0..%d", at.where,
+                       (long long)rank, SLOT_LIMIT - 1);
     if (attempt != c->attempt)
         return err_set(err, ERR_DATA, "%s: rank %lld of attempt %lld, now is attempt %d", at.where,
                        (long long)rank, (long long)attempt, c->attempt);
+    if (ranked && room_for_rank(c, (int)rank, err) != 0) return -1;
     if (host && !(l->host = strdup(host))) return err_set(err, ERR_MEMORY, "no memory for a host");
     l->rank = (int)rank;
     l->known = true;
@@ -325,7 +350,9 @@ static void go_on(struct control *c, int slot, double now) {
     if (!c->links[slot].wire || c->links[slot].doomed) return; // ended within this round
     int status = push(c, slot, &err);
     take_all(c, slot, now);
-    if (status == 0 || c->links[slot].doomed) return;
+    if (c->links[slot].doomed) return;
+    if (c->links[slot].ends && !wire_pending(c->links[slot].wire)) doom(c, slot, false);
+    if (status == 0) return;
     if (err.kind == ERR_DATA) count_drop(c, err.text);
     doom(c, slot, true);
 }
@@ -398,7 +425,7 @@ int control_send(struct control *c, int connection, const json_t *message) {
     if (!l) return -1;
     int slot = (int)(l - c->links);
     struct err err = {0};
-    if (wire_put(l->wire, message, &err) == 0 && push(c, slot, &err) == 0) return 0;
+    if (wire_put(l->wire, message, &err) == 0) return push(c, slot, &err); // -1: go_on hears of it
     if (err.kind == ERR_INTERNAL) // the message's fault, not the connection's
         log_line(LOG_WARN, "control plane: %s", err.text);
     else
@@ -421,7 +448,9 @@ void control_drop(struct control *c, int connection, const char *why) {
 
 void control_end(struct control *c, int connection) {
     struct link *l = find(c, connection);
-    if (l) doom(c, (int)(l - c->links), false);
+    if (!l) return;
+    l->ends = true;
+    if (!wire_pending(l->wire)) doom(c, (int)(l - c->links), false);
 }
 
 void control_attempt(struct control *c, int attempt) {
