@@ -62,6 +62,47 @@ TEST(hosts_file_faults_are_named) {
     CHECK_EQ_INT(err_exit_status(&err), 2);
 }
 
+TEST(hosts_that_nobody_knows) {
+    struct err err = {0};
+    struct hosts hosts;
+    CHECK_OK(hosts_read(&hosts, write_hosts("localhost\n\nno-such-host.invalid slots=2\n"), &err),
+             err);
+    CHECK(hosts_resolve(&hosts, "my-hosts", &err) != 0);
+    CHECK_CONTAINS(err.text, "my-hosts: line 3: host no-such-host.invalid is not known (");
+    CHECK_EQ_INT(err_exit_status(&err), 2);
+    hosts_free(&hosts);
+}
+
+TEST(hosts_of_two_names_are_one) {
+    struct err err = {0};
+    struct hosts hosts;
+    CHECK_OK(
+        hosts_read(&hosts, write_hosts("127.0.0.9\n127.0.0.7 slots=2\n# again\n127.0.7\n"), &err),
+        err);
+    CHECK(hosts_resolve(&hosts, "my-hosts", &err) != 0);
+    CHECK_CONTAINS(err.text, "my-hosts: line 4: host 127.0.7 is the same machine as 127.0.0.7 of "
+                             "line 2 (both are 127.0.0.7)");
+    CHECK_EQ_INT(err_exit_status(&err), 2);
+    hosts.count = 2;
+    err = (struct err){0};
+    CHECK_OK(hosts_resolve(&hosts, "my-hosts", &err), err);
+    hosts.count = 3;
+    hosts_free(&hosts);
+}
+
+TEST(hosts_that_are_here) {
+    char address[64];
+    struct err err = {0};
+    CHECK(hosts_is_here("localhost"));
+    CHECK(hosts_is_here("127.0.0.1"));
+    CHECK(!hosts_is_here("no-such-host.invalid"));
+    CHECK(!hosts_is_here("192.0.2.1")); // kept for documentation
+    CHECK_OK(hosts_address_towards("127.0.0.1", address, sizeof address, &err), err);
+    CHECK_STR(address, "127.0.0.1");
+    CHECK(hosts_address_towards("no-such-host.invalid", address, sizeof address, &err) != 0);
+    CHECK_CONTAINS(err.text, "no-such-host.invalid");
+}
+
 // The command as one text.
 static const char *made(const struct launch_request *request) {
     static struct text line;
@@ -89,7 +130,7 @@ TEST(launch_command_of_open_mpi) {
     CHECK_STR(made(&r), "/usr/bin/mpirun.openmpi -n 4 --map-by slot:OVERSUBSCRIBE --bind-to none "
                         "--mca mpi_yield_when_idle 1 -x OMP_NUM_THREADS=2 /opt/weft launch "
                         "--keep-rank train big config.yaml parallel.tp=2");
-    struct host list[] = {{"a", 2}, {"b", 2}};
+    struct host list[] = {{"a", 2, 0}, {"b", 2, 0}};
     struct hosts hosts = {list, 2, 4};
     r.hosts = &hosts;
     r.is_root = true;
@@ -103,7 +144,7 @@ TEST(launch_command_of_open_mpi) {
 
 TEST(launch_command_of_mpich) {
     char *words[] = {"bench", "step"};
-    struct host list[] = {{"a", 3}, {"b", 1}};
+    struct host list[] = {{"a", 3, 0}, {"b", 1, 0}};
     struct hosts hosts = {list, 2, 4};
     struct launch_request r = {.mpi = LAUNCH_MPICH,
                                .starter = "mpiexec.hydra",
