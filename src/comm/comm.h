@@ -63,6 +63,7 @@ struct comm_options {
     bool check_order;
     // Every message carries a checksum (XXH3) behind it; one that does not fit fails the world with
     // both ranks, the operation and the byte count in the message (ERR_RETRY). All ranks alike.
+    // Lengths and counts are those of the payload.
     bool checksums;
 };
 
@@ -186,6 +187,7 @@ struct comm_status {
     struct comm_place oldest;                       // operation in flight; number 0: none
     int members[COMM_STATUS_MEMBERS], member_count; // world ranks of its group, the first ones
     struct comm_place last;                         // posted last
+    char busy[80];                                  // see comm_busy; ""
     struct {
         char stream[COMM_GROUP_NAME_BYTES];
         int first_member; // streams of one name differ in it
@@ -213,12 +215,15 @@ struct comm_fault {
     int peer;            // -1: all
     bool drop;           // messages to it do not leave
     double flap_seconds; // 0; else messages stand still for so long out of every four times that
-    int64_t flip_in;     // > 0: a bit of the flip_in-th payload from now is flipped behind its
-                         // checksum; `flip_bit` of its 32-bit word `flip_word` mod words
+    int64_t flip_in;     // > 0: a bit of the flip_in-th payload (of 4 bytes and more) that arrives
+                         // from now on is flipped before its checksum is compared, as if on its
+                         // way; `flip_bit` of its 32-bit word `flip_word` mod words. Else what
+                         // stands above replaces what stood there before
     int flip_bit;
     uint64_t flip_word;
 };
 void comm_inject(struct comm *comm, const struct comm_fault *fault);
+uint64_t comm_injected(struct comm *comm); // bits flipped so far
 
 // ---- figures, since open: posts, payload bytes sent by this rank, and seconds queued, in flight
 // and exposed (docs/definitions.md)

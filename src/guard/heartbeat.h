@@ -6,12 +6,16 @@
 // {"type":"beat","step":12,"phase":"step","phase_seconds":0.4,"step_seconds":0.31,
 //  "compute_seconds":0.28,"resident_bytes":...,"time":...,
 //  "waits":{"stream":"reduce","kind":"all_reduce","number":41,"seconds":0.02,"ranks":[0,2]},
-//  "last":{"stream":"tp","kind":"all_gather","number":977},
-//  "posted":{"reduce":41,"tp":978},"retries":{"2":3}}
+//  "last":{"stream":"tp","kind":"all_gather","number":977,"seconds":0.1},"waiting":true,
+//  "busy":"reads the shards","posted":{"reduce":41,"tp":978},"retries":{"2":3},
+//  "cpu_seconds":71.2,"stage":0}
+// {"type":"report","kind":"loss_spike","step":12,"time":...,"evidence":...}    heartbeat_report
 //
 // "waits" is the longest operation in flight, with the members of its group; "last" the one posted
-// last; "posted" how many operations of each stream the rank has posted; "retries" short stalls by
-// peer since the last beat (comm_status).
+// last; "waiting": the compute thread stands in comm_wait; "busy": long work of its own
+// (comm_busy); "posted" how many operations of each stream the rank has posted ("tp@2" where it is
+// in two streams of that name, with their first members); "retries" short stalls by peer since the
+// last beat (comm_stalls); "stage" its place in the pipeline, once known.
 #pragma once
 #include "base/wire.h"
 #include "comm/comm.h"
@@ -38,6 +42,8 @@ struct heartbeat_options {
     int rank;
     int attempt; // how often the run was started before
     const char *host;
+    // Where the step in work is stored too, for whoever survives this process; NULL: nowhere.
+    _Atomic int64_t *step;
 };
 
 struct heartbeat;
@@ -52,8 +58,10 @@ void heartbeat_watch(struct heartbeat *h, struct comm *comm);
 void heartbeat_phase(struct heartbeat *h, enum beat_phase phase, int64_t step);
 // A step is done: its whole time, and that without waiting for other ranks.
 void heartbeat_step(struct heartbeat *h, int64_t step, double seconds, double compute_seconds);
+void heartbeat_stage(struct heartbeat *h, int stage); // of the pipeline
 // An event for the incident log: kind ("loss_spike", "silent_corruption", "checkpoint_failed", ...)
-// and what is known of it. Sent with the next beat, in order; takes a reference to `evidence`.
+// and what is known of it. Sent at once, in order. The caller's reference to `evidence` (which may
+// be NULL) goes over to this room, also where `h` is NULL.
 void heartbeat_report(struct heartbeat *h, const char *kind, json_t *evidence);
 
 // What the supervisor wants. {"type":"order","order":"leave"}: save and leave with exit status 75,
