@@ -1,6 +1,6 @@
 // The machine's own error counters (silent data corruption, layer 4): EDAC of the processor's
 // memory (/sys/devices/system/edac/mc/mc*/{ce_count,ue_count}), ECC counts of NVIDIA GPUs through
-// NVML, loaded when it is there, and XID messages of the kernel log (48, 63, 74, 79, 94 ...).
+// NVML, loaded when it is there, and XID messages of the kernel log.
 #pragma once
 #include "base/error.h"
 #include <stdbool.h>
@@ -10,14 +10,28 @@ struct counters_places { // for tests; NULL: the machine's own
     const char *edac_folder, *nvml_library, *kernel_log;
 };
 struct counters {
-    bool has_edac, has_gpu;
-    int64_t corrected, uncorrected; // memory errors
+    bool has_edac, has_gpu, has_log;
+    int64_t corrected, uncorrected; // memory errors since the machine was started
     int64_t gpu_corrected, gpu_uncorrected;
+    // XIDs that the kernel log holds; places count in the log, which forgets its oldest lines.
     int64_t xid_count;
-    int last_xid;
-    char last_xid_text[160];
+    int last_xid, serious_xid;           // newest ones; 0: none
+    int64_t last_xid_at, serious_xid_at; // their places; -1: none
+    char last_xid_text[160], serious_text[160];
 };
+// What is not there, or must not be read by this user, has its `has_` false. What is there and
+// cannot be understood is an error that names it. Where there is a GPU this takes up to a second.
 int counters_read(const struct counters_places *places, struct counters *out, struct err *err);
-// What is worse than before: 0 nothing, 1 worth a record (corrected errors), 2 the host should go
-// (uncorrected errors, XID 48, 63, 74, 79, 94, 95). `why`: one sentence.
+// What is worse than before: 0 nothing, 1 worth a record (corrected errors, other XIDs), 2 the host
+// should go: uncorrected errors, XID 48 (double-bit ECC), 63 and 64 (a row was remapped, or could
+// not be), 74 (NVLink), 79 (fallen off the bus), 94 and 95 (contained and uncontained ECC).
+// `why`: one sentence.
 int counters_compare(const struct counters *before, const struct counters *now, char why[300]);
+
+// A thread that reads them every `seconds` and keeps what got worse. Opening reads them once.
+struct counters_watch;
+int counters_watch_open(struct counters_watch **out, const struct counters_places *places,
+                        double seconds, struct err *err);
+void counters_watch_close(struct counters_watch *w); // NULL is allowed
+// The worst change since the last call, 0 as above when there is none. Does not wait.
+int counters_watch_take(struct counters_watch *w, char why[300]);
