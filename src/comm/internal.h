@@ -8,17 +8,23 @@
 enum {
     STREAM_LIMIT = 256,     // open streams of a rank
     JOURNAL_ENTRIES = 1024, // posted operations that a check of orders can lag behind
-    SMALL_VALUES = 64
+    SMALL_VALUES = 64,
+    SMALL_MESSAGE_BYTES = 256 // up to this a message and its checksum travel as one
 };
 
 // ---- one message of any length, cut into pieces that the transport takes
 enum transfer_state { TRANSFER_IDLE, TRANSFER_HELD, TRANSFER_MOVING, TRANSFER_DONE };
 struct transfer {
     struct transport_request request; // of the piece under way
+    struct transport_request tail;    // of its checksum, where that is a message of its own
     unsigned char *data;
-    uint64_t bytes, done_bytes;
+    uint64_t bytes, done_bytes, piece_bytes;
+    uint64_t hashed_bytes, checksum; // of the piece, so far
+    uint64_t tail_value;
+    unsigned char small[SMALL_MESSAGE_BYTES + sizeof(uint64_t)];
     int peer, tag;
-    bool sends;
+    bool sends, on_link;
+    bool arrived, tail_begun, tail_done; // of the piece: its bytes, its checksum
     enum transfer_state state;
     uint64_t link_left_bytes; // of the piece, not yet through the simulated link
     int64_t link_ns;          // when what went through is out of it
@@ -115,16 +121,20 @@ struct comm {
     uint64_t point_number;
     int points_open; // posted and not ended
     struct comm_counts point_counts[COMM_KIND_COUNT];
-    struct order_check *order; // NULL: not wanted
+    struct order_check *order;      // NULL: not wanted
+    struct comm_fault fault_wanted; // see comm_inject
+    bool fault_changed;
     // either side
-    atomic_bool failed;  // a failure is known
-    atomic_bool settled; // and nothing moves any more: waits return
+    atomic_bool failed;       // a failure is known
+    atomic_bool settled;      // and nothing moves any more: waits return
+    _Atomic uint64_t flipped; // see comm_injected
     // communication thread
     struct comm_stream *active[STREAM_LIMIT];
     int active_count;
     struct point *moving, **moving_end;
     int64_t next_ns;    // when a held message may go on
     bool long_messages; // some are under way
+    struct comm_fault fault;
     double next_watch_seconds;
     struct record_lane lane;
 };
@@ -142,6 +152,15 @@ bool sum_piece(struct comm_stream *s, struct operation *op); // true: the sum is
 void watchdog_begin(const struct comm *comm, struct operation *op);
 void watchdog_look(struct comm *comm, double now);
 void watchdog_note(struct comm *comm, const struct transport_note *note);
+void describe_stream(const struct comm_stream *s, char *text, size_t bytes); // its operation
+void describe_point(const struct point *p, char *text, size_t bytes);
+// notes.c: all notes pass here
+void note_send(struct comm *comm, int peer, struct transport_note *note);
+bool note_receive(struct comm *comm, struct transport_note *note);
+// inject.c
+void inject_take_over(struct comm *comm);
+bool inject_holds(struct comm *comm, int peer);          // a message to it must not leave now
+void inject_flip(struct comm *comm, struct transfer *x); // perhaps a bit of the piece that came
 // link.c: true when the piece is through
 bool link_passed(struct comm *comm, struct transfer *x);
 void link_enter(struct comm *comm, struct transfer *x, uint64_t bytes);

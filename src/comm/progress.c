@@ -36,7 +36,7 @@ static void tell_peers(struct comm *comm) {
     note.error = (int32_t)comm->failure.kind;
     memcpy(note.text, comm->failure.text, sizeof note.text);
     for (int i = 0; i < t->size; i++)
-        if (i != t->rank) t->calls->note_send(t, i, &note);
+        if (i != t->rank) note_send(comm, i, &note);
 }
 
 // From here on nothing moves, and waits return.
@@ -86,7 +86,11 @@ static int poll_round(struct comm_stream *s, bool *moved, struct err *err) {
         struct transfer *x = &s->transfers[i];
         if (x->state == TRANSFER_DONE) continue;
         int result = transfer_poll(s->comm, x, moved, err);
-        if (result < 0) return -1;
+        if (result < 0) {
+            char what[160];
+            describe_stream(s, what, sizeof what);
+            return err_context(err, "%s", what);
+        }
         if (result == 0) done = 0;
     }
     return done;
@@ -157,7 +161,11 @@ static int points_go(struct comm *comm, bool *moved, struct err *err) {
             *moved = true;
         }
         int done = x->state == TRANSFER_DONE ? 1 : transfer_poll(comm, x, moved, err);
-        if (done < 0) return -1;
+        if (done < 0) {
+            char what[160];
+            describe_point(p, what, sizeof what);
+            return err_context(err, "%s", what);
+        }
         if (done == 0) {
             at = &p->next;
             continue;
@@ -175,6 +183,7 @@ static int points_go(struct comm *comm, bool *moved, struct err *err) {
 // Takes over what compute threads have left: new messages, another list of streams.
 static void take_over(struct comm *comm) {
     pthread_mutex_lock(&comm->lock);
+    inject_take_over(comm);
     if (comm->new_points) {
         *comm->moving_end = comm->new_points;
         comm->moving_end = comm->new_points_end;
@@ -192,7 +201,7 @@ static void take_over(struct comm *comm) {
 
 static void read_notes(struct comm *comm) {
     struct transport_note note;
-    while (comm->transport->calls->note_receive(comm->transport, &note)) watchdog_note(comm, &note);
+    while (note_receive(comm, &note)) watchdog_note(comm, &note);
 }
 
 // Everything once. Returns whether anything moved; *busy: something is under way.

@@ -59,6 +59,7 @@ struct transport_note {
     uint32_t stream;         // tag of the stream
     uint64_t number, posted; // the operation in question; operations that the answering rank posted
     char text[1024];         // NOTE_FAILED
+    uint64_t checksum;       // of all before it
 };
 
 struct transport;

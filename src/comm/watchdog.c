@@ -26,7 +26,7 @@ static void add(char *text, size_t bytes, const char *format, ...) {
 static void ask(struct comm *comm, int rank, uint32_t stream, uint64_t number) {
     struct transport_note note = {
         .kind = NOTE_ASKS, .from = comm->transport->rank, .stream = stream, .number = number};
-    comm->transport->calls->note_send(comm->transport, rank, &note);
+    note_send(comm, rank, &note);
 }
 
 static void ask_members(struct comm_stream *s) {
@@ -53,7 +53,7 @@ static void answer(struct comm *comm, const struct transport_note *question) {
     pthread_mutex_lock(&comm->lock);
     memcpy(note.text, comm->busy, sizeof comm->busy);
     pthread_mutex_unlock(&comm->lock);
-    comm->transport->calls->note_send(comm->transport, question->from, &note);
+    note_send(comm, question->from, &note);
 }
 
 static void keep_answer(struct answer *a, const struct transport_note *note) {
@@ -124,14 +124,14 @@ static void fail_late(struct comm *comm, const char *what, double age, const cha
     pthread_mutex_unlock(&comm->lock);
 }
 
-static void describe_stream(const struct comm_stream *s, char *text, size_t bytes) {
+void describe_stream(const struct comm_stream *s, char *text, size_t bytes) {
     const struct operation *op = s->current;
     snprintf(text, bytes, "%s number %llu of stream %s (%d ranks, %llu bytes)",
              comm_kind_name(op->kind), (unsigned long long)op->number, s->name, s->count,
              (unsigned long long)op->agreed_bytes);
 }
 
-static void describe_point(const struct point *p, char *text, size_t bytes) {
+void describe_point(const struct point *p, char *text, size_t bytes) {
     snprintf(text, bytes, "%s number %llu (tag %d, %llu bytes)", comm_kind_name(p->op.kind),
              (unsigned long long)p->op.number, p->transfer.tag,
              (unsigned long long)p->transfer.bytes);

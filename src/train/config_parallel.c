@@ -178,5 +178,6 @@ void config_comm(const struct train_config *c, struct comm_options *out) {
         .link_bytes_per_second = c->link_bytes_per_second,
         .ranks_per_host = c->ranks_per_host,
         .check_order = c->check_order,
+        .checksums = c->checksums,
     };
 }

@@ -39,9 +39,18 @@ static void run_hosts(void) { // rings, and a link in memory that the processes 
     struct comm *comm = open_world(&(struct comm_options){.ranks_per_host = 2,
                                                           .link_latency_seconds = 2e-4,
                                                           .link_bytes_per_second = 1e9,
-                                                          .check_order = true});
+                                                          .check_order = true,
+                                                          .checksums = true});
     struct rank_case rank = rank_of(comm);
     CHECK_STR(comm_host(comm, 3), "host-1");
+    collectives_on(&rank);
+    points_on(&rank);
+    comm_close(comm);
+}
+
+static void run_checksums(void) {
+    struct comm *comm = open_world(&(struct comm_options){.chunk_bytes = 1000, .checksums = true});
+    struct rank_case rank = rank_of(comm);
     collectives_on(&rank);
     points_on(&rank);
     comm_close(comm);
@@ -83,9 +92,28 @@ static void run_failing(void) {
     end_failed(comm, "shard 7 is torn");
 }
 
+static void run_damaged(void) { // a long message that rank 3 gets loses a bit
+    struct comm *comm = open_world(&(struct comm_options){.checksums = true});
+    struct rank_case rank = rank_of(comm);
+    struct comm_stream *s = ranks_stream(&rank, "dp");
+    enum { BYTES = 2000000 };
+    unsigned char *own = calloc(1, BYTES), *all = calloc(4, BYTES);
+    CHECK(own && all);
+    comm_wait(comm_all_gather(s, own, all, BYTES), NULL);
+    ranks_check(&rank);
+    if (rank.rank == 3)
+        comm_inject(comm, &(struct comm_fault){
+                              .peer = -1, .flip_in = 1, .flip_bit = 30, .flip_word = 98765});
+    comm_wait(comm_all_gather(s, own, all, BYTES), NULL);
+    while (comm_check(comm, NULL) == 0) usleep(1000);
+    end_failed(comm, "to rank 3 (");
+}
+
 static void run_rank(void) {
     if (strcmp(mode(), "collectives") == 0) run_collectives();
     if (strcmp(mode(), "hosts") == 0) run_hosts();
+    if (strcmp(mode(), "checksums") == 0) run_checksums();
+    if (strcmp(mode(), "damaged") == 0) run_damaged();
     if (strcmp(mode(), "late") == 0) run_late();
     if (strcmp(mode(), "failing") == 0) run_failing();
 }
@@ -183,4 +211,20 @@ TEST(comm_mpi_library) {
     CHECK_CONTAINS(err.text, "built without MPI");
     CHECK_CONTAINS(err.text, "4 ranks");
     CHECK_EQ_INT(err_exit_status(&err), 2);
+}
+
+TEST(comm_mpi_checksums) {
+    char output[20000];
+    CHECK_EQ_INT(start_world("checksums", output, sizeof output), 0);
+    CHECK_EQ_INT(count_of(output, "ok rank_of_mpi_world"), 4);
+}
+
+TEST(comm_mpi_damaged_message_is_named) {
+    char output[20000];
+    CHECK(start_world("damaged", output, sizeof output) != 0);
+    read_last_words(output, sizeof output);
+    CHECK_EQ_INT(count_of(output, "all_gather number 2 of stream dp"), 4);
+    CHECK_EQ_INT(count_of(output, "2000000 bytes from rank "), 4);
+    CHECK_EQ_INT(count_of(output, "were damaged on their way"), 4);
+    CHECK_EQ_INT(count_of(output, "rank 3 ("), 7); // the others heard it from rank 3
 }
