@@ -1,5 +1,6 @@
 // Reading files, names, folders; see file.h. Writing is in file_write.c.
 #include "base/file.h"
+#include "base/file_parts.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -127,6 +128,17 @@ int file_join(char *out, size_t out_bytes, const char *folder, const char *name,
     return 0;
 }
 
+// A folder that is there is left alone, so that only what changes something is counted.
+static int file_may_make(const char *path) {
+    if (file_is_folder(path)) return 0;
+    return file_may("mkdir", path) == 0 ? mkdir(path, 0777) : -1;
+}
+
+int file_make_folder(const char *path, struct err *err) {
+    if (file_may("mkdir", path) == 0 && mkdir(path, 0777) == 0) return 0;
+    return err_set_errno(err, "%s: cannot make the folder", path);
+}
+
 int file_make_folders(const char *path, struct err *err) {
     char part[4096];
     size_t length = strlen(path);
@@ -138,7 +150,7 @@ int file_make_folders(const char *path, struct err *err) {
         if (part[i] != '/' && part[i] != 0) continue;
         char end = part[i];
         part[i] = 0;
-        if (mkdir(part, 0777) != 0) {
+        if (file_may_make(part) != 0) {
             int number =
                 errno; // a folder that stands there is fine whatever mkdir said (EROFS, EACCES)
             if (!file_is_folder(part)) {
@@ -195,11 +207,15 @@ failed:
     return -1;
 }
 
+int file_remove(const char *path, struct err *err) {
+    if (file_may("unlink", path) == 0 && unlink(path) == 0) return 0;
+    return err_set_errno(err, "%s: cannot remove", path);
+}
+
 int file_remove_tree(const char *path, struct err *err) {
     struct stat status;
     if (lstat(path, &status) != 0) return err_set_errno(err, "%s: cannot remove", path);
-    if (!S_ISDIR(status.st_mode))
-        return unlink(path) == 0 ? 0 : err_set_errno(err, "%s: cannot remove", path);
+    if (!S_ISDIR(status.st_mode)) return file_remove(path, err);
     char **names;
     size_t count;
     if (file_list(path, &names, &count, err) != 0) return -1;
@@ -210,7 +226,7 @@ int file_remove_tree(const char *path, struct err *err) {
         if (result == 0) result = file_remove_tree(inner, err);
     }
     file_list_free(names, count);
-    if (result == 0 && rmdir(path) != 0)
+    if (result == 0 && (file_may("rmdir", path) != 0 || rmdir(path) != 0))
         result = err_set_errno(err, "%s: cannot remove the folder", path);
     return result;
 }

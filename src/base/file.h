@@ -45,6 +45,16 @@ int file_rename(const char *from, const char *to,
                 struct err *err); // and fsync of the folder of `to`
 int file_sync_folder(const char *path, struct err *err);
 
+// One name for another that is there, and back, in one atomic call. ERR_INTERNAL: the file system
+// cannot do that.
+int file_exchange(const char *one, const char *other, struct err *err);
+int file_make_folder(const char *path, struct err *err); // one, which must not exist
+int file_remove(const char *path, struct err *err);      // a file
+// Large pieces that are put from now on go past the system's cache, where it can do that; they must
+// lie at page borders in memory and file. The end of the file is no such piece. What was put before
+// is handed to the system first.
+int file_writer_direct(struct file_writer *w, bool direct, struct err *err);
+
 bool file_exists(const char *path);
 bool file_is_folder(const char *path);
 int file_size(const char *path, uint64_t *bytes, struct err *err);
@@ -60,3 +70,8 @@ int file_join(char *out, size_t out_bytes, const char *folder, const char *name,
 // Test hook: after `bytes` further bytes all writes fail with `error_number` (ENOSPC...); 0 turns
 // it off.
 void file_fail_after(uint64_t bytes, int error_number);
+// Test hook: called before every system call that changes the file system ("open", "write",
+// "fsync", "rename", "mkdir", "unlink", "rmdir", "ftruncate"), by whatever thread makes it. Not 0:
+// the call is not made and fails with this errno. NULL turns it off.
+typedef int file_hook(void *context, const char *call, const char *path);
+void file_hook_calls(file_hook *hook, void *context);

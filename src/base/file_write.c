@@ -1,6 +1,7 @@
 // The only writes of the program: buffered files, atomic replacement, durable renames; see file.h.
 // Every byte passes write_all, where a test can make the system refuse.
 #include "base/file.h"
+#include "base/file_parts.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -23,6 +24,24 @@ void file_fail_after(uint64_t bytes, int error_number) {
     pthread_mutex_unlock(&fault_lock);
 }
 
+static file_hook *hook;
+static void *hook_context;
+
+void file_hook_calls(file_hook *new_hook, void *context) {
+    pthread_mutex_lock(&fault_lock);
+    hook = new_hook;
+    hook_context = context;
+    pthread_mutex_unlock(&fault_lock);
+}
+
+int file_may(const char *call, const char *path) {
+    pthread_mutex_lock(&fault_lock);
+    int number = hook ? hook(hook_context, call, path) : 0;
+    pthread_mutex_unlock(&fault_lock);
+    errno = number;
+    return number == 0 ? 0 : -1;
+}
+
 // How many of `bytes` may still be written; *number is the errno that follows them, or 0.
 static size_t allowed_bytes(size_t bytes, int *number) {
     pthread_mutex_lock(&fault_lock);
@@ -43,7 +62,8 @@ static int write_all(struct file_writer *w, const unsigned char *data, size_t by
     int number;
     size_t allowed = allowed_bytes(bytes, &number), done = 0;
     while (done < allowed) {
-        ssize_t wrote = write(w->fd, data + done, allowed - done);
+        ssize_t wrote =
+            file_may("write", w->path) == 0 ? write(w->fd, data + done, allowed - done) : -1;
         if (wrote < 0 && errno == EINTR) continue;
         if (wrote < 0) {
             number = errno;
@@ -65,7 +85,8 @@ static int open_for_writing(struct file_writer *w, const char *path, int flags, 
     w->buffer = malloc(BUFFER_BYTES);
     if (!w->buffer) return err_set(err, ERR_MEMORY, "%s: no memory for a write buffer", path);
     w->capacity = BUFFER_BYTES;
-    w->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
+    if (file_may("open", path) == 0)
+        w->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
     if (w->fd < 0) {
         err_set_errno(err, "%s: cannot open for writing", path);
         file_writer_abandon(w);
@@ -85,7 +106,7 @@ int file_writer_append(struct file_writer *w, const char *path, uint64_t keep_by
     if (fstat(w->fd, &now) != 0 || (uint64_t)now.st_size < keep_bytes) {
         err_set(err, ERR_IO, "%s: shorter than the %llu bytes that were in it", path,
                 (unsigned long long)keep_bytes);
-    } else if (ftruncate(w->fd, (off_t)keep_bytes) != 0 ||
+    } else if (file_may("ftruncate", path) != 0 || ftruncate(w->fd, (off_t)keep_bytes) != 0 ||
                lseek(w->fd, (off_t)keep_bytes, SEEK_SET) < 0) {
         err_set_errno(err, "%s: cannot be cut to %llu bytes", path, (unsigned long long)keep_bytes);
     } else {
@@ -121,6 +142,14 @@ int file_writer_put(struct file_writer *w, const void *data, size_t bytes, struc
     return 0;
 }
 
+int file_writer_direct(struct file_writer *w, bool direct, struct err *err) {
+    if (flush(w, err) != 0) return -1;
+    int flags = fcntl(w->fd, F_GETFL);
+    // Memory file systems have no cache to go past and refuse the flag; so be it.
+    if (flags >= 0) (void)fcntl(w->fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
+    return 0;
+}
+
 int file_writer_rewrite(struct file_writer *w, uint64_t offset_bytes, const void *data,
                         size_t bytes, struct err *err) {
     if (w->fd < 0 || offset_bytes > w->offset_bytes || bytes > w->offset_bytes - offset_bytes)
@@ -139,7 +168,7 @@ int file_writer_close(struct file_writer *w, bool durable, struct err *err) {
     if (w->fd < 0)
         return err_set(err, ERR_INTERNAL, "%s: close of a file that is not open", w->path);
     int result = flush(w, err);
-    if (result == 0 && durable && fsync(w->fd) != 0)
+    if (result == 0 && durable && (file_may("fsync", w->path) != 0 || fsync(w->fd) != 0))
         result = err_set_errno(err, "%s: the system could not make the file durable", w->path);
     int fd = w->fd;
     w->fd = -1;
@@ -159,7 +188,7 @@ void file_writer_abandon(struct file_writer *w) {
 int file_sync_folder(const char *path, struct err *err) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return err_set_errno(err, "%s: cannot open the folder", path);
-    int result = fsync(fd);
+    int result = file_may("fsync", path) == 0 ? fsync(fd) : -1;
     int number = errno;
     close(fd);
     // Some network file systems cannot sync a folder and say so with EINVAL; they need none.
@@ -181,8 +210,18 @@ static int sync_folder_of(const char *path, struct err *err) {
 }
 
 int file_rename(const char *from, const char *to, struct err *err) {
-    if (rename(from, to) != 0) return err_set_errno(err, "%s: cannot rename to %s", from, to);
+    if (file_may("rename", to) != 0 || rename(from, to) != 0)
+        return err_set_errno(err, "%s: cannot rename to %s", from, to);
     return sync_folder_of(to, err);
+}
+
+int file_exchange(const char *one, const char *other, struct err *err) {
+    if (file_may("rename", other) == 0 &&
+        renameat2(AT_FDCWD, one, AT_FDCWD, other, RENAME_EXCHANGE) == 0)
+        return sync_folder_of(other, err);
+    if (errno != EINVAL && errno != ENOSYS)
+        return err_set_errno(err, "%s: cannot take the place of %s", one, other);
+    return err_set(err, ERR_INTERNAL, "%s: this file system exchanges no names", other);
 }
 
 // A device, a pipe, a link such as /dev/stdout: what is there already stays there.
@@ -208,6 +247,6 @@ int file_replace(const char *path, const void *data, size_t bytes, struct err *e
         return err_set(err, ERR_IO, "path too long: %.100s...", path);
     int result = write_whole(temporary, data, bytes, true, err);
     if (result == 0) result = file_rename(temporary, path, err);
-    if (result != 0) unlink(temporary);
+    if (result != 0) file_remove(temporary, NULL);
     return result;
 }

@@ -7,13 +7,10 @@
 #include "checkpoint/pieces.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/together.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static const uint64_t default_part_bytes = 512000000;
 
@@ -144,9 +141,7 @@ static int prepare(void *context, const atomic_bool *stop, struct err *err) {
     if (file_make_folders(s->folder, err) != 0) return -1;
     if (file_exists(s->staging) && file_remove_tree(s->staging, err) != 0)
         return -1; // of an attempt that was killed
-    if (mkdir(s->staging, 0777) != 0)
-        return err_set_errno(err, "%s: cannot make the folder", s->staging);
-    return 0;
+    return file_make_folder(s->staging, err);
 }
 
 // ---- parts
@@ -268,9 +263,9 @@ static int merge_lists(struct save *s, struct err *err) {
 // afterwards.
 static int publish(const char *staging, const char *final, struct err *err) {
     if (!file_exists(final)) return file_rename(staging, final, err);
-    if (renameat2(AT_FDCWD, staging, AT_FDCWD, final, RENAME_EXCHANGE) != 0) {
-        if (errno != EINVAL && errno != ENOSYS)
-            return err_set_errno(err, "%s: cannot take the place of %s", staging, final);
+    struct err why = {0};
+    if (file_exchange(staging, final, &why) != 0) {
+        if (why.kind != ERR_INTERNAL) return err_set(err, why.kind, "%s", why.text);
         // a file system without exchange: the old one makes room first; staging is complete and
         // stays until then
         if (file_remove_tree(final, err) != 0) return -1;
@@ -279,10 +274,7 @@ static int publish(const char *staging, const char *final, struct err *err) {
     struct err ignored = {0};
     file_remove_tree(staging,
                      &ignored); // the replaced one; a leftover is replaced by the next save
-    char folder[CHECKPOINT_PATH_BYTES];
-    snprintf(folder, sizeof folder, "%s", final);
-    *strrchr(folder, '/') = 0;
-    return file_sync_folder(folder, err);
+    return 0;
 }
 
 static int finish(void *context, const atomic_bool *stop, struct err *err) {
