@@ -288,6 +288,10 @@ void loader_sample_ids(struct loader *l, uint64_t sample, uint64_t *ids) {
     }
 }
 
+int loader_origin(struct loader *l, uint64_t n, struct loader_origin *out, struct err *err) {
+    return loader_find_origin(&l->self, n, out, err);
+}
+
 int loader_mix_rows(const struct loader *l, uint64_t draws, struct loader_mix_row *rows) {
     double total = 0;
     for (int i = 0; i < l->sets.count; i++) total += l->options.sets[i].weight;

@@ -84,6 +84,19 @@ uint64_t loader_digest(const struct loader *loader);
 // samples of the sets before.
 void loader_sample_ids(struct loader *loader, uint64_t sample, uint64_t *ids);
 
+// Where the sample drawn at place `n` of the run comes from, whatever rank reads it.
+enum { LOADER_ORIGIN_DOCUMENTS = 8 };
+struct loader_origin {
+    uint64_t id;     // as above
+    const char *set; // as given in the options
+    struct {
+        const char *shard;
+        uint64_t number;                 // of the document in its shard, from 0
+    } document[LOADER_ORIGIN_DOCUMENTS]; // the first ones, in the order of the row
+    int documents;                       // all of them
+};
+int loader_origin(struct loader *loader, uint64_t n, struct loader_origin *out, struct err *err);
+
 // What `draws` samples from the beginning of a run amount to, by set: a dry run of the mixture.
 struct loader_mix_row {
     const char *path;

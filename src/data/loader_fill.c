@@ -76,7 +76,7 @@ static int mark_chunk(const struct row *row, const struct shard *shard, uint64_t
     return 0;
 }
 
-static uint32_t shard_of_token(const struct loader_source *s, uint64_t token) {
+uint32_t loader_shard_of_token(const struct loader_source *s, uint64_t token) {
     uint32_t low = 0, high = (uint32_t)s->data.count;
     while (low + 1 < high) {
         uint32_t middle = low + (high - low) / 2;
@@ -94,7 +94,7 @@ static int fill_chunk(const struct row *row, uint64_t sample, struct err *err) {
     int32_t *input = row->batch->input + row->begin, *target = row->batch->target + row->begin;
     int32_t context = row->context, behind = 0;
     uint64_t token = sample * (uint64_t)context;
-    uint32_t shard_number = shard_of_token(s, token);
+    uint32_t shard_number = loader_shard_of_token(s, token);
     for (int32_t j = 0; j < context; j++) target[j] = LABEL_NEXT;
     for (int32_t at = 0; at <= context; shard_number++) {
         uint64_t left = s->first_token[shard_number + 1] - token;

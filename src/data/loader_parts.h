@@ -49,3 +49,8 @@ void loader_reader_close(struct loader_reader *reader);
 uint64_t loader_draw(struct loader_reader *reader, uint64_t n, int *set, uint32_t *next_shard);
 // Fills a micro-batch with the samples drawn at n, n + 1, ...
 int loader_fill(struct loader_reader *reader, uint64_t n, struct batch *batch, struct err *err);
+// Shard of a set that holds a token of its shards laid end to end.
+uint32_t loader_shard_of_token(const struct loader_source *source, uint64_t token);
+// loader_origin with a reader of the caller's own.
+int loader_find_origin(struct loader_reader *reader, uint64_t n, struct loader_origin *out,
+                       struct err *err);
