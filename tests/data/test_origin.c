@@ -56,7 +56,7 @@ TEST(origin_of_packed_rows_is_what_they_hold) {
     tools_shard(tools_path("b/1.weft"), &like, DOCUMENTS(200, 1, 1, -1, 201, 1, -1, 202, 1, 1, -1));
     struct loader_options options = tools_options(a, 8);
     options.sets[1] = (struct loader_set){b_set, 1};
-    options.sets[0].weight = 1;
+    options.sets[0].weight = 2; // not in step with the ranks
     options.set_count = 2;
     options.mode = LOADER_PACK;
     options.document_mask = options.reset_positions = true;
