@@ -1,4 +1,4 @@
-// An opened checkpoint, as the sources of the room share it.
+// An opened checkpoint, as the sources of the room share it, and the last step of a save.
 #pragma once
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
@@ -22,3 +22,8 @@ int checkpoint_part_path(const struct checkpoint *c, int part, char out[CHECKPOI
 // threads may read.
 int checkpoint_read_box(const struct checkpoint *c, int tensor, struct box box, void *out,
                         int64_t stride, struct err *err);
+
+// Puts the finished staging folder in its place. What stands there (an earlier save of the step, or
+// something without a manifest) changes places with it in one atomic call and is removed
+// afterwards.
+int checkpoint_publish(const char *staging, const char *final, struct err *err);

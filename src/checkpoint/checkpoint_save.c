@@ -2,23 +2,15 @@
 // rename. See checkpoint.h.
 #include "base/clock.h"
 #include "base/file.h"
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_parts.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/pieces.h"
+#include "checkpoint/parts.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/together.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const uint64_t default_part_bytes = 512000000;
-
-struct piece { // of a slice, to be written by this rank
-    const struct tensor_slice *slice;
-    struct box box;
-    int order; // in which they were given
-};
 
 struct save {
     const struct model_config *model;
@@ -29,9 +21,7 @@ struct save {
     struct comm_stream *world;
     const char *folder;
     char final[CHECKPOINT_PATH_BYTES], staging[CHECKPOINT_PATH_BYTES + 8];
-    struct piece *pieces;
-    struct tensor *stored; // each piece as it stands in a part
-    int piece_count;
+    struct part_list parts;
     json_t *lists;    // of this rank; at rank 0 at last of all
     char *lists_text; // of this rank
     char *gathered;   // rank 0: the lists of all ranks as text, one behind the other
@@ -47,90 +37,26 @@ int checkpoint_step_path(const char *folder, int64_t step, char out[CHECKPOINT_P
     return file_join(out, CHECKPOINT_PATH_BYTES, folder, name, err);
 }
 
-// ---- what this rank writes
+// ---- staging
 
-static struct tensor whole_of(const struct tensor_slice *s) {
-    struct tensor t = {.type = s->type, .dims = s->dims, .shape = {s->shape[0], s->shape[1]}};
-    memcpy(t.name, s->name, sizeof t.name);
-    return t;
-}
-
-static int check_slice(const struct tensor_slice *s, struct err *err) {
-    char text[120];
-    struct tensor whole = whole_of(s);
-    struct box box = box_of_slice(s);
-    if (s->dims < 1 || s->dims > 2 || s->name[0] == 0 || strchr(s->name, '@'))
-        return err_set(err, ERR_INTERNAL,
-                       "tensor \"%.100s\": expected a name without @, and one or two dimensions, "
-                       "found %d",
-                       s->name, s->dims);
-    if (!box_inside(box, box_whole(&whole)))
-        return err_set(err, ERR_INTERNAL, "tensor %s: %s lie outside of it", s->name,
-                       box_text(box, text));
-    if (box_elements(box) == 0) return 0;
-    if (!s->data)
-        return err_set(err, ERR_INTERNAL, "tensor %s has no memory to save from", s->name);
-    if (s->copies < 1 || s->copy < 0 || s->copy >= s->copies)
-        return err_set(err, ERR_INTERNAL, "tensor %s: copy %d of %d", s->name, s->copy, s->copies);
-    return 0;
-}
-
-static int check_request(const struct save *s, struct err *err) {
+static int list_all(struct save *s, struct err *err) {
     if ((s->count < 1 && together_size(s->world) == 1) || s->state->step < 0)
         return err_set(
             err, ERR_INTERNAL,
             "a checkpoint needs tensors and a step of 0 or more (%d tensors, step %" PRId64 ")",
             s->count, s->state->step);
-    for (int i = 0; i < s->count; i++)
-        if (check_slice(&s->slices[i], err) != 0) return -1;
-    return 0;
-}
-
-// Wider types in front, so that each piece is aligned in its file.
-static int by_width(const void *a, const void *b) {
-    const struct piece *x = a, *y = b;
-    size_t wide = dtype_bytes(x->slice->type), other = dtype_bytes(y->slice->type);
-    if (wide != other) return wide > other ? -1 : 1;
-    return x->order < y->order ? -1 : 1;
-}
-
-// As it stands in the file: dense, and whole tensors with their own shape.
-static int describe_piece(const struct piece *piece, struct tensor *out, struct err *err) {
-    struct tensor whole = whole_of(piece->slice);
-    *out = whole;
-    if (!box_same(piece->box, box_whole(&whole))) {
-        out->shape[0] = piece->box.rows;
-        if (whole.dims == 2) out->shape[1] = piece->box.columns;
-    }
-    return piece_name(&whole, piece->box, out->name, err);
-}
-
-static int list_pieces(struct save *s, struct err *err) {
-    s->pieces = calloc(3 * (size_t)s->count + 1, sizeof *s->pieces);
-    s->stored = calloc(3 * (size_t)s->count + 1, sizeof *s->stored);
-    s->lists = manifest_lists();
-    if (!s->pieces || !s->stored || !s->lists)
-        return err_set(err, ERR_MEMORY, "no memory for the list of pieces");
-    for (int i = 0; i < s->count; i++) {
-        struct box share[3];
-        struct tensor whole = whole_of(&s->slices[i]);
-        if (manifest_lists_tensor(s->lists, &whole, err) != 0) return -1;
-        for (int k = 0, count = piece_share(&s->slices[i], share); k < count; k++) {
-            s->pieces[s->piece_count] = (struct piece){&s->slices[i], share[k], s->piece_count};
-            s->piece_count++;
-        }
-    }
-    qsort(s->pieces, (size_t)s->piece_count, sizeof *s->pieces, by_width);
-    for (int i = 0; i < s->piece_count; i++)
-        if (describe_piece(&s->pieces[i], &s->stored[i], err) != 0) return -1;
-    return 0;
+    if (part_list_open(&s->parts, s->slices, s->count, together_rank(s->world),
+                       together_size(s->world), s->part_bytes, err) != 0)
+        return -1;
+    s->lists = part_list_tensors(s->slices, s->count, err);
+    return s->lists ? 0 : -1;
 }
 
 static int prepare(void *context, const atomic_bool *stop, struct err *err) {
     struct save *s = context;
     size_t ranks = (size_t)together_size(s->world);
     (void)stop;
-    if (check_request(s, err) != 0 || list_pieces(s, err) != 0 ||
+    if (list_all(s, err) != 0 ||
         checkpoint_step_path(s->folder, s->state->step, s->final, err) != 0)
         return -1;
     snprintf(s->staging, sizeof s->staging, "%s.tmp", s->final);
@@ -146,75 +72,51 @@ static int prepare(void *context, const atomic_bool *stop, struct err *err) {
 
 // ---- parts
 
-// How many pieces from `first` on share one part: as many as fit, at least one.
-static int pieces_of_part(const struct save *s, int first) {
-    uint64_t sum = tensor_bytes(&s->stored[first]);
-    int used = 1;
-    while (first + used < s->piece_count &&
-           sum + tensor_bytes(&s->stored[first + used]) <= s->part_bytes)
-        sum += tensor_bytes(&s->stored[first + used++]);
-    return used;
-}
-
-static int put_piece(struct safetensors_writer *w, const struct piece *piece,
+static int put_piece(struct safetensors_writer *w, const struct part_piece *piece,
                      const atomic_bool *stop, struct err *err) {
     enum { AT_ONCE_BYTES = 8 << 20 }; // between two looks at `stop`
-    const struct tensor_slice *s = piece->slice;
-    struct box b = piece->box;
-    uint64_t width = dtype_bytes(s->type), row_bytes = (uint64_t)b.columns * width;
-    const char *from = (const char *)s->data +
-                       width * (uint64_t)((b.row - s->row) * s->stride + (b.column - s->column));
-    bool dense = s->stride == b.columns;
-    uint64_t rows = dense ? 1 : (uint64_t)b.rows,
-             bytes = dense ? row_bytes * (uint64_t)b.rows : row_bytes;
-    for (uint64_t row = 0; row < rows; row++)
-        for (uint64_t done = 0; done < bytes;) {
-            uint64_t now = bytes - done < AT_ONCE_BYTES ? bytes - done : AT_ONCE_BYTES;
+    struct part_rows r = part_piece_rows(piece);
+    for (uint64_t row = 0; row < r.rows; row++)
+        for (uint64_t done = 0; done < r.row_bytes;) {
+            uint64_t now = r.row_bytes - done < AT_ONCE_BYTES ? r.row_bytes - done : AT_ONCE_BYTES;
             if (*stop) return err_set(err, ERR_IO, "another rank has failed");
-            if (safetensors_write_put(w, from + row * (uint64_t)s->stride * width + done, now,
-                                      err) != 0)
+            if (safetensors_write_put(w, r.from + row * r.stride_bytes + done, now, err) != 0)
                 return -1;
             done += now;
         }
     return 0;
 }
 
-static int write_part(struct save *s, int first, int count, int number, const atomic_bool *stop,
+static int write_part(struct save *s, const struct part *part, const atomic_bool *stop,
                       struct err *err) {
     char path[CHECKPOINT_PATH_BYTES];
-    struct manifest_part part = {.rank = together_rank(s->world)};
+    const struct tensor *stored = s->parts.stored + part->first;
+    struct manifest_part written = {.rank = s->parts.rank};
     struct safetensors_writer w;
-    if (together_size(s->world) == 1)
-        snprintf(part.name, sizeof part.name, "part-%05d.safetensors", number);
-    else
-        snprintf(part.name, sizeof part.name, "rank-%05d-part-%05d.safetensors", part.rank, number);
-    if (file_join(path, sizeof path, s->staging, part.name, err) != 0 ||
-        safetensors_write_begin(&w, path, s->stored + first, count, NULL, err) != 0)
+    memcpy(written.name, part->name, sizeof written.name);
+    if (file_join(path, sizeof path, s->staging, part->name, err) != 0 ||
+        safetensors_write_begin(&w, path, stored, part->count, NULL, err) != 0)
         return -1;
     uint64_t begin = w.file.offset_bytes;
-    for (int i = 0; i < count; i++)
-        if (put_piece(&w, &s->pieces[first + i], stop, err) != 0) {
+    for (int i = 0; i < part->count; i++)
+        if (put_piece(&w, &s->parts.pieces[part->first + i], stop, err) != 0) {
             safetensors_write_abandon(&w);
             return -1;
         }
-    part.bytes = w.end_bytes;
-    s->own_bytes += part.bytes;
-    if (safetensors_write_end(&w, true, &part.hash, err) != 0) return -1;
-    return manifest_lists_part(s->lists, &part, begin, s->stored + first, count, err);
+    written.bytes = w.end_bytes;
+    s->own_bytes += written.bytes;
+    if (safetensors_write_end(&w, true, &written.hash, err) != 0) return -1;
+    return manifest_lists_part(s->lists, &written, begin, stored, part->count, err);
 }
 
 static int write_parts(void *context, const atomic_bool *stop, struct err *err) {
     struct save *s = context;
-    int number = 1;
     if (!file_is_folder(s->staging))
         return err_set(err, ERR_IO,
                        "%s: not found, though rank 0 has made it; all ranks must see one folder",
                        s->staging);
-    for (int first = 0; first < s->piece_count;) {
-        int count = pieces_of_part(s, first);
-        if (write_part(s, first, count, number++, stop, err) != 0) return -1;
-        first += count;
-    }
+    for (int i = 0; i < s->parts.part_count; i++)
+        if (write_part(s, &s->parts.parts[i], stop, err) != 0) return -1;
     s->lists_text = json_dumps(s->lists, JSON_COMPACT);
     if (!s->lists_text) return err_set(err, ERR_MEMORY, "no memory, or a name that is not UTF-8");
     return file_sync_folder(s->staging, err);
@@ -258,10 +160,7 @@ static int merge_lists(struct save *s, struct err *err) {
     return 0;
 }
 
-// Puts the finished staging folder in its place. What stands there (an earlier save of the step, or
-// something without a manifest) changes places with it in one atomic call and is removed
-// afterwards.
-static int publish(const char *staging, const char *final, struct err *err) {
+int checkpoint_publish(const char *staging, const char *final, struct err *err) {
     if (!file_exists(final)) return file_rename(staging, final, err);
     struct err why = {0};
     if (file_exchange(staging, final, &why) != 0) {
@@ -284,7 +183,7 @@ static int finish(void *context, const atomic_bool *stop, struct err *err) {
         manifest_write(s->staging, s->state, s->model, s->lists, &s->bytes, err) != 0 ||
         file_sync_folder(s->staging, err) != 0)
         return -1;
-    return publish(s->staging, s->final, err);
+    return checkpoint_publish(s->staging, s->final, err);
 }
 
 static int remove_staging(void *context, const atomic_bool *stop, struct err *err) {
@@ -326,11 +225,10 @@ int checkpoint_save_slices(const char *folder, const struct model_config *model,
                      .slices = slices,
                      .count = count,
                      .state = state,
-                     .part_bytes = part_bytes ? part_bytes : default_part_bytes,
+                     .part_bytes = part_bytes,
                      .world = world};
     int result = run_phases(&s, err);
-    free(s.pieces);
-    free(s.stored);
+    part_list_close(&s.parts);
     free(s.gathered);
     free(s.lists_text);
     free(s.from);
