@@ -1,20 +1,32 @@
 // A host's agent: one process of this program on every host of a run, spares too ("weft launch
-// --agent", started by the supervisor through the remote shell, srun, or fork). It tells what the
-// host is like, and does what has to be done there:
+// --agent", started by the supervisor through the remote shell, srun, or fork; operate/agents.h).
+// It tells what the host is like, and does what has to be done there:
 //
-// {"type":"hello","role":"agent","host":"node2","pid":9,"time":...,"isa":"avx2","binary":"..."}
-// {"type":"facts","time":...,"disk_free_bytes":...,...}     every second; see struct watch_host
+// {"type":"hello","role":"agent","host":"node2","pid":9,"time":...,"isa":"avx2","binary":"...",
+//  "address":"10.0.0.2","port":4711,"machine":"..."}
+//     where other agents reach it; "machine" is the same for two names of one host
+// {"type":"facts","time":...,"disk_free_bytes":...,...}     every second; see struct watch_host.
+//     "buddy":{"host":...,"step":...,"bytes":...,"seconds":...,"error":...}: copies so far
 //
-// orders ({"type":"order","order":...,"id":N}), each answered by {"type":"done","id":N,...}:
-//   "echo"    for clock offsets and delay
-//   "health"  operate/health.h; "peers": addresses to measure the links to
-//   "stacks"  of the given pids: {"text":...}
+// orders ({"type":"order","order":...,"id":N}), each answered by {"type":"done","id":N,...}, with
+// "error" where it failed:
+//   "echo"    for clock offsets and delay: {"time":...}
+//   "health"  operate/health.h, its options as members: {"health":{...}}; "peers": addresses of
+//             agents to measure the links to
+//   "stacks"  of the given "pids": {"text":...}
 //   "kill"    every process of the run on this host, by its mark in the environment
-//             (WEFT_RUN=<id>); the agent itself excepted
-//   "buddy"   from now on copy complete snapshots of this host to the agent at address:port, and
-//             keep those that another agent sends (checkpoint/snapshot.h says where they lie)
+//             (WEFT_RUN=<id>); the agent itself excepted: {"killed":N,"left":N}
+//   "buddy"   from now on copy complete snapshots of this host to the agent "host" at "address",
+//             "port" (none: no longer), and keep those that another agent sends (operate/buddy.h)
 //   "forget"  remove the snapshots of this run
 //   "leave"
+//
+// What takes time (health, stacks, kill) and copying run in processes of their own, so that facts
+// keep coming, and so that a check that a broken machine kills is a check that failed.
+//
+// An agent that has lost its supervisor tries to find it again; after `patience_seconds` it ends
+// the ranks of the run on this host, which would only stand in the way of a new attempt elsewhere,
+// and leaves.
 #pragma once
 #include "base/wire.h"
 #include "operate/hosts.h"
@@ -27,6 +39,7 @@ struct agent_options {
     const char *host;            // as the hosts file calls it
     const char *snapshot_folder; // /dev/shm
     const char *disk_folder;     // the run folder
+    double patience_seconds;     // 30
 };
-// Until the supervisor says "leave" or is gone for longer than 30 s. Below cli/ nothing exits.
+// Until the supervisor says "leave" or is gone for too long (ERR_RETRY). Below cli/ nothing exits.
 int agent_run(const struct agent_options *options, struct err *err);

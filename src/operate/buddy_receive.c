@@ -1,0 +1,159 @@
+// The receiving end: keeps what another host sends; see buddy.h.
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/text.h"
+#include "checkpoint/snapshot.h"
+#include "operate/buddy_parts.h"
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { WAIT_FOR_PART_SECONDS = 24 * 3600 };
+
+struct offer {
+    int generation;
+    const char *name, *text;
+    uint64_t bytes, hash;
+    char part[4352], json[4352];
+};
+
+// A name from elsewhere must not lead out of the folder.
+static bool is_name(const char *name) {
+    if (!name || strncmp(name, "rank-", 5) != 0 || !name[5] || strlen(name) > 16) return false;
+    for (const char *p = name + 5; *p; p++)
+        if (!isdigit((unsigned char)*p)) return false;
+    return true;
+}
+
+static int read_offer(const json_t *m, const char *folder, struct offer *o, struct err *err) {
+    const char *hash = json_string_value(json_object_get(m, "hash"));
+    const json_t *generation = json_object_get(m, "generation"),
+                 *bytes = json_object_get(m, "bytes");
+    o->name = json_string_value(json_object_get(m, "name"));
+    o->text = json_string_value(json_object_get(m, "text"));
+    o->generation = json_is_integer(generation) ? (int)json_integer_value(generation) : -1;
+    if (!is_name(o->name) || !o->text || o->generation < 0 ||
+        o->generation >= SNAPSHOT_GENERATIONS || !json_is_integer(bytes) ||
+        json_integer_value(bytes) < 1 || !hash || hash_parse(hash, &o->hash) != 0)
+        return err_set(err, ERR_DATA, "an offer of a copy that is none");
+    o->bytes = (uint64_t)json_integer_value(bytes);
+    snprintf(o->part, sizeof o->part, "%s/gen-%d/buddy-%s.part", folder, o->generation, o->name);
+    snprintf(o->json, sizeof o->json, "%s/gen-%d/buddy-%s.json", folder, o->generation, o->name);
+    return 0;
+}
+
+// Room is taken before anything is sent: memory that is short shows here, and nowhere else.
+static int open_part(const struct offer *o, const char *folder, int *file, struct err *err) {
+    char path[4352];
+    snprintf(path, sizeof path, "%s/gen-%d", folder, o->generation);
+    if (file_make_folders(path, err) != 0) return -1;
+    if (unlink(o->json) != 0 && errno != ENOENT) return err_set_errno(err, "%s", o->json);
+    int fd = open(o->part, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) return err_set_errno(err, "%s", o->part);
+    int error =
+        ftruncate(fd, (off_t)o->bytes) != 0 ? errno : posix_fallocate(fd, 0, (off_t)o->bytes);
+    if (error) {
+        close(fd);
+        unlink(o->part);
+        errno = error;
+        return err_set_errno(err, "%s: no room for %llu bytes of another host", o->part,
+                             (unsigned long long)o->bytes);
+    }
+    *file = fd;
+    return 0;
+}
+
+static int write_all(int file, const unsigned char *data, size_t bytes, uint64_t at,
+                     const char *path, struct err *err) {
+    while (bytes > 0) {
+        ssize_t n = pwrite(file, data, bytes, (off_t)at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return err_set_errno(err, "%s", path);
+        data += n;
+        bytes -= (size_t)n;
+        at += (uint64_t)n;
+    }
+    return 0;
+}
+
+// Errors of the connection are -1; *kept says whether the part is whole and right.
+static int take_pieces(struct wire *w, struct buddy_pieces *pieces, int file, const struct offer *o,
+                       unsigned char *piece, bool *kept, struct err *why, struct err *err) {
+    unsigned char tag[BUDDY_TAG_BYTES], expected[BUDDY_TAG_BYTES];
+    struct hash_stream hash;
+    bool written = true;
+    hash_begin(&hash);
+    for (uint64_t at = 0; at < o->bytes;) {
+        size_t size =
+            o->bytes - at < BUDDY_PIECE_BYTES ? (size_t)(o->bytes - at) : BUDDY_PIECE_BYTES;
+        if (buddy_read(w, piece, size, err) != 0 || buddy_read(w, tag, sizeof tag, err) != 0)
+            return -1;
+        buddy_tag(pieces, piece, size, expected);
+        if (memcmp(tag, expected, sizeof tag) != 0)
+            return err_set(err, ERR_DATA, "%s: a piece of %s is forged or damaged", wire_peer(w),
+                           o->name);
+        hash_put(&hash, piece, size);
+        written = written && write_all(file, piece, size, at, o->part, why) == 0;
+        at += size;
+    }
+    *kept = written && hash_end(&hash) == o->hash;
+    if (written && !*kept) err_set(why, ERR_DATA, "%s changed while it was copied", o->name);
+    return 0;
+}
+
+// It counts from now on. In memory nothing has to be synced.
+static int publish(const struct offer *o, struct err *err) {
+    char path[4400];
+    struct file_writer w;
+    snprintf(path, sizeof path, "%s.new", o->json);
+    if (file_writer_open(&w, path, err) != 0) return -1;
+    if (file_writer_put(&w, o->text, strlen(o->text), err) != 0) {
+        file_writer_abandon(&w);
+        return -1;
+    }
+    if (file_writer_close(&w, false, err) != 0) return -1;
+    if (rename(path, o->json) != 0) return err_set_errno(err, "%s", o->json);
+    return 0;
+}
+
+static int take_part(struct wire *w, struct buddy_pieces *pieces, const json_t *message,
+                     const char *folder, unsigned char *piece, struct err *err) {
+    struct offer o;
+    struct err why = {0};
+    bool kept = false;
+    int file;
+    if (read_offer(message, folder, &o, err) != 0) return -1;
+    if (open_part(&o, folder, &file, &why) != 0)
+        return buddy_say(w, json_pack("{s:s, s:s}", "type", "no", "why", why.text), err);
+    int result = buddy_say(w, json_pack("{s:s}", "type", "go"), err);
+    if (result == 0) result = take_pieces(w, pieces, file, &o, piece, &kept, &why, err);
+    close(file);
+    if (result != 0) return -1;
+    if (kept && publish(&o, &why) == 0)
+        return buddy_say(w, json_pack("{s:s}", "type", "stored"), err);
+    return buddy_say(w, json_pack("{s:s, s:s}", "type", "dropped", "why", why.text), err);
+}
+
+int buddy_receive(struct wire *w, const json_t *hello, const char *folder,
+                  const struct wire_key *key, struct err *err) {
+    struct buddy_pieces pieces = {.key = key};
+    char session[BUDDY_SESSION_TEXT];
+    if (buddy_session_parse(hello, pieces.sessions[0]) != 0)
+        return err_set(err, ERR_DATA, "%s: a hello without a session", wire_peer(w));
+    buddy_session_make(pieces.sessions[1], session);
+    unsigned char *piece = malloc(BUDDY_PIECE_BYTES);
+    if (!piece) return err_set(err, ERR_MEMORY, "no memory for a copy");
+    int result = buddy_say(w, json_pack("{s:s, s:s}", "type", "welcome", "session", session), err);
+    while (result == 0) {
+        json_t *message = buddy_hear(w, WAIT_FOR_PART_SECONDS, err);
+        result = message ? take_part(w, &pieces, message, folder, piece, err) : -1;
+        json_decref(message);
+    }
+    free(piece);
+    return result;
+}

@@ -1,0 +1,253 @@
+// The sending end; see buddy.h.
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/text.h"
+#include "checkpoint/snapshot.h"
+#include "operate/buddy_parts.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum {
+    LOOK_MICROSECONDS = 200000,
+    AGAIN_MICROSECONDS = 1000000,
+    ANSWER_SECONDS = 30,
+    STORE_SECONDS = 120
+};
+
+struct buddy_link {
+    struct wire *w;
+    struct buddy_target target;
+    struct buddy_pieces pieces;
+    unsigned char *piece;
+};
+
+struct buddy_link *buddy_connect(const struct buddy_target *target, struct err *err) {
+    struct buddy_link *link = calloc(1, sizeof *link);
+    char session[BUDDY_SESSION_TEXT];
+    if (link) link->piece = malloc(BUDDY_PIECE_BYTES);
+    if (!link || !link->piece) {
+        free(link);
+        err_set(err, ERR_MEMORY, "no memory for a copy");
+        return NULL;
+    }
+    link->target = *target;
+    link->pieces.key = &link->target.key;
+    link->w = wire_connect(target->address, target->port, &target->key, 10, err);
+    json_t *answer = NULL;
+    if (link->w) {
+        buddy_session_make(link->pieces.sessions[0], session);
+        if (buddy_say(link->w,
+                      json_pack("{s:s, s:s, s:s, s:s}", "type", "hello", "role", "buddy", "host",
+                                target->own, "session", session),
+                      err) == 0)
+            answer = buddy_hear(link->w, ANSWER_SECONDS, err);
+    }
+    if (answer && buddy_session_parse(answer, link->pieces.sessions[1]) != 0) {
+        err_set(err, ERR_DATA, "%s: does not take copies", wire_peer(link->w));
+        json_decref(answer);
+        answer = NULL;
+    }
+    if (!answer) {
+        buddy_disconnect(link);
+        return NULL;
+    }
+    json_decref(answer);
+    return link;
+}
+
+void buddy_disconnect(struct buddy_link *link) {
+    if (!link) return;
+    wire_close(link->w);
+    free(link->piece);
+    free(link);
+}
+
+// ---- what is there ------------------------------------------------------------------------------
+
+struct part {
+    int generation;
+    char name[32]; // "rank-00003"
+    char *text;    // of its .json
+    uint64_t bytes, digest;
+    int64_t step;
+    char hash[17];
+};
+
+// False: not complete, or being replaced.
+static bool read_part(const char *folder, int generation, const char *file, struct part *out) {
+    char path[4352];
+    size_t size;
+    struct part p = {.generation = generation};
+    snprintf(p.name, sizeof p.name, "%.*s", (int)(strlen(file) - strlen(".json")), file);
+    snprintf(path, sizeof path, "%s/gen-%d/%s", folder, generation, file);
+    if (file_read(path, WIRE_MOST_BYTES / 2, &p.text, &size, NULL) != 0) return false;
+    json_t *tree = json_parse(p.text, size, path, NULL);
+    const char *hash = json_string_value(json_object_get(tree, "hash"));
+    json_int_t bytes = json_integer_value(json_object_get(tree, "bytes"));
+    if (hash && strlen(hash) < sizeof p.hash && bytes > 0) {
+        snprintf(p.hash, sizeof p.hash, "%s", hash);
+        p.bytes = (uint64_t)bytes;
+        p.step = json_integer_value(json_object_get(tree, "step"));
+        p.digest = hash_bytes(p.text, size);
+    }
+    json_decref(tree);
+    if (p.bytes == 0) {
+        free(p.text);
+        return false;
+    }
+    *out = p;
+    return true;
+}
+
+static bool is_known(struct buddy_known *known, const struct part *p, bool add) {
+    char name[64];
+    int i = 0;
+    snprintf(name, sizeof name, "gen-%d/%s", p->generation, p->name);
+    while (i < known->count && strcmp(known->list[i].name, name) != 0) i++;
+    if (i < known->count && known->list[i].digest == p->digest) return true;
+    if (!add) return false;
+    if (i == known->count) {
+        void *list = realloc(known->list, sizeof *known->list * (size_t)(i + 1));
+        if (!list) return false; // it is sent once more
+        known->list = list;
+        known->count++;
+        snprintf(known->list[i].name, sizeof known->list[i].name, "%s", name);
+    }
+    known->list[i].digest = p->digest;
+    return false;
+}
+
+void buddy_known_free(struct buddy_known *known) {
+    free(known->list);
+    *known = (struct buddy_known){0};
+}
+
+// The newest complete part that is not known; false: none.
+static bool find_new(const char *folder, struct buddy_known *known, struct part *best) {
+    bool found = false;
+    for (int g = 0; g < SNAPSHOT_GENERATIONS; g++) {
+        char path[4200], **names;
+        size_t count;
+        snprintf(path, sizeof path, "%s/gen-%d", folder, g);
+        if (file_list(path, &names, &count, NULL) != 0) continue;
+        for (size_t i = 0; i < count; i++) {
+            struct part p;
+            if (strncmp(names[i], "rank-", 5) != 0 || strlen(names[i]) > 20 ||
+                !text_ends_with(names[i], ".json") || !read_part(folder, g, names[i], &p))
+                continue;
+            if (is_known(known, &p, false) || (found && p.step <= best->step)) {
+                free(p.text);
+                continue;
+            }
+            if (found) free(best->text);
+            *best = p;
+            found = true;
+        }
+        file_list_free(names, count);
+    }
+    return found;
+}
+
+// ---- sending it ---------------------------------------------------------------------------------
+
+static int send_pieces(struct buddy_link *link, int file, uint64_t bytes, struct err *err) {
+    unsigned char tag[BUDDY_TAG_BYTES];
+    for (uint64_t at = 0; at < bytes;) {
+        size_t size = bytes - at < BUDDY_PIECE_BYTES ? (size_t)(bytes - at) : BUDDY_PIECE_BYTES;
+        ssize_t n = pread(file, link->piece, size, (off_t)at);
+        if (n < 0 && errno == EINTR) continue;
+        // shorter than it was: its hash will be wrong
+        if (n < (ssize_t)size)
+            memset(link->piece + (n > 0 ? n : 0), 0, size - (n > 0 ? (size_t)n : 0));
+        buddy_tag(&link->pieces, link->piece, size, tag);
+        if (buddy_write(link->w, link->piece, size, err) != 0 ||
+            buddy_write(link->w, tag, sizeof tag, err) != 0)
+            return -1;
+        at += size;
+    }
+    return 0;
+}
+
+static json_t *announce(struct buddy_link *link, const struct part *p, struct err *err) {
+    json_t *message = json_pack("{s:s, s:i, s:s, s:I, s:s, s:I, s:s}", "type", "part", "generation",
+                                p->generation, "name", p->name, "bytes", (json_int_t)p->bytes,
+                                "hash", p->hash, "step", (json_int_t)p->step, "text", p->text);
+    return buddy_say(link->w, message, err) == 0 ? buddy_hear(link->w, ANSWER_SECONDS, err) : NULL;
+}
+
+static bool says(const json_t *message, const char *type) {
+    const char *found = json_string_value(json_object_get(message, "type"));
+    return found && strcmp(found, type) == 0;
+}
+
+// 1: stored; 0: it changed meanwhile; -1: the connection is of no more use.
+static int send_part(struct buddy_link *link, const struct part *p, struct err *err) {
+    char path[4352];
+    snprintf(path, sizeof path, "%s/gen-%d/%s.part", link->target.folder, p->generation, p->name);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return 0;
+    json_t *answer = announce(link, p, err), *end = NULL;
+    if (answer && !says(answer, "go")) {
+        const char *why = json_string_value(json_object_get(answer, "why"));
+        err_set(err, ERR_IO, "%s: does not keep %s: %s", wire_peer(link->w), p->name,
+                why ? why : "no reason given");
+    } else if (answer && send_pieces(link, file, p->bytes, err) == 0) {
+        end = buddy_hear(link->w, STORE_SECONDS, err);
+    }
+    int result = end ? says(end, "stored") : -1;
+    json_decref(answer);
+    json_decref(end);
+    close(file);
+    return result;
+}
+
+static void say(int report, json_t *message) {
+    char *text = message ? json_dumps(message, JSON_COMPACT) : NULL;
+    if (text && report >= 0) dprintf(report, "%s\n", text);
+    free(text);
+    json_decref(message);
+}
+
+int buddy_send_new(struct buddy_link *link, struct buddy_known *known, int report, int *sent,
+                   struct err *err) {
+    struct part p;
+    *sent = 0;
+    while (find_new(link->target.folder, known, &p)) {
+        double begun = clock_seconds();
+        int result = send_part(link, &p, err);
+        if (result > 0) {
+            is_known(known, &p, true);
+            say(report, json_pack("{s:s, s:I, s:I, s:f}", "host", link->target.host, "step",
+                                  (json_int_t)p.step, "bytes", (json_int_t)p.bytes, "seconds",
+                                  clock_seconds() - begun));
+            ++*sent;
+        }
+        free(p.text);
+        if (result <= 0) return result;
+    }
+    return 0;
+}
+
+_Noreturn void buddy_send_all(const struct buddy_target *target, int report) {
+    // behind all that computes; the copy is not waited for
+    int ignored = setpriority(PRIO_PROCESS, 0, 10);
+    (void)ignored;
+    for (;;) {
+        struct err err = {0};
+        struct buddy_known known = {0};
+        struct buddy_link *link = buddy_connect(target, &err);
+        int sent;
+        while (link && buddy_send_new(link, &known, report, &sent, &err) == 0)
+            usleep(LOOK_MICROSECONDS);
+        say(report, json_pack("{s:s, s:s}", "host", target->host, "error", err.text));
+        buddy_disconnect(link);
+        buddy_known_free(&known);
+        usleep(AGAIN_MICROSECONDS);
+    }
+}
