@@ -105,6 +105,15 @@ static bool is_stopped(const struct watch *w, int rank, double now) {
     return watch_silent(w, rank, now) && now - last_moved(w, rank) > 2 * WATCH_BEAT_SECONDS;
 }
 
+// The one that stands still for longest, wherever in its step that met it; -1: none.
+static int find_stopped(const struct watch *w, double now) {
+    int best = -1;
+    for (int i = 0; i < w->rank_count; i++)
+        if (is_stopped(w, i, now) && (best < 0 || w->ranks[i].heard < w->ranks[best].heard))
+            best = i;
+    return best;
+}
+
 // A host that is about to be lost, or is: that says more than the silence of its rank.
 static bool host_goes(const struct watch *w, int rank, double now) {
     int host = w->ranks[rank].host;
@@ -127,8 +136,8 @@ static int find_end(const struct search *s) {
     int best = -1;
     for (int i = 0; i < s->w->rank_count; i++) {
         if (s->votes[i] == 0 || waits(s->w, i, s->now)) continue;
-        bool counts = is_stopped(s->w, i, s->now) || is_stuck(s->w, i, s->longest, s->now);
-        if (counts && (best < 0 || s->votes[i] > s->votes[best])) best = i;
+        if (is_stuck(s->w, i, s->longest, s->now) && (best < 0 || s->votes[i] > s->votes[best]))
+            best = i;
     }
     return best;
 }
@@ -226,7 +235,7 @@ static void say_waiters(struct text *t, const struct search *s, int culprit) {
     }
 }
 
-enum hang_kind { HANG_END, HANG_CIRCLE, HANG_TRANSFER, HANG_ALL };
+enum hang_kind { HANG_END, HANG_CIRCLE, HANG_TRANSFER };
 
 static void say_hang(const struct search *s, int rank, enum hang_kind kind,
                      struct watch_found *found) {
@@ -255,14 +264,13 @@ static void say_hang(const struct search *s, int rank, enum hang_kind kind,
     text_free(&t);
 }
 
-// Nobody waits for anybody: a rank by itself, or all of them, out of patience or stopped.
+// Nobody waits for anybody: a rank by itself, or all of them, out of patience.
 static int find_still(const struct search *s) {
     const struct watch *w = s->w;
     int best = -1;
     for (int i = 0; i < w->rank_count; i++) {
         const struct watch_rank *r = &w->ranks[i];
         if (r->ended || r->heard <= 0) continue;
-        if (is_stopped(w, i, s->now)) return i;
         if (!is_stuck(w, i, 0, s->now)) return -1;
         if (best < 0 || r->moved < w->ranks[best].moved) best = i;
     }
@@ -276,10 +284,11 @@ static bool any_ended(const struct watch *w) {
 }
 
 static int find_culprit(struct search *s, enum hang_kind *kind) {
-    *kind = HANG_ALL;
-    if (s->waiting == 0) return find_still(s);
     *kind = HANG_END;
-    int rank = find_end(s);
+    int rank = find_stopped(s->w, s->now);
+    if (rank >= 0) return rank;
+    if (s->waiting == 0) return find_still(s);
+    rank = find_end(s);
     if (rank >= 0 || has_end(s)) return rank;
     if (!is_stuck(s->w, s->longest_waiter, s->longest, s->now)) return -1;
     // A rank that still moves is on its way to the others.

@@ -156,6 +156,15 @@ static void add_visit(struct watch_rank *r, enum beat_phase phase, double second
     r->visits[phase][r->visit_count[phase]++ % WATCH_VISITS] = seconds;
 }
 
+// A beat tells the time of the latest step only; one of those since the beat before may have taken
+// all the time that this one does not explain.
+static double slowest_step(const struct watch_rank *r, const struct watch_rank *before,
+                           double step_seconds) {
+    double others = (double)(r->step - before->step - 1) * step_seconds;
+    if (before->phase != BEAT_STEP || before->progressed <= 0) return step_seconds;
+    return fmax(step_seconds, r->progressed - before->progressed - others);
+}
+
 // What a new step or phase says about the one before.
 static void take_progress(struct watch_rank *r, const struct watch_rank *before, double phase_age,
                           double step_seconds, double compute_seconds, double resident_bytes,
@@ -166,7 +175,7 @@ static void take_progress(struct watch_rank *r, const struct watch_rank *before,
     if (r->phase != before->phase && before->phase != BEAT_STEP && before->heard > 0)
         add_visit(r, before->phase, r->progressed - before->progressed);
     if (step_seconds > 0 && (stepped || (before->phase == BEAT_STEP && r->phase != BEAT_STEP)))
-        add_visit(r, BEAT_STEP, step_seconds);
+        add_visit(r, BEAT_STEP, slowest_step(r, before, step_seconds));
     if (!stepped || !(compute_seconds > 0)) return;
     int at = (int)(r->samples++ % WATCH_WINDOW);
     r->compute_seconds[at] = compute_seconds;
