@@ -175,7 +175,12 @@ struct comm_event comm_send(struct comm *comm, int to, int tag, const void *data
 struct comm_event comm_receive(struct comm *comm, int from, int tag, void *data, uint64_t bytes);
 
 // ---- what happens now; may be called by any thread at any time
-enum { COMM_STATUS_MEMBERS = 64, COMM_STATUS_STREAMS = 64, COMM_JOURNAL_ENTRIES = 64 };
+enum {
+    COMM_STATUS_MEMBERS = 64,
+    COMM_STATUS_STREAMS = 64,
+    COMM_JOURNAL_ENTRIES = 64,
+    COMM_MARK_BYTES = 32
+};
 struct comm_place {                     // an operation
     char stream[COMM_GROUP_NAME_BYTES]; // "" for sends and receives
     enum comm_kind kind;
@@ -200,14 +205,17 @@ void comm_status(struct comm *comm, struct comm_status *out);
 // number. `mark`: what the compute thread was about (comm_mark), "step 7 backward".
 struct comm_journal_entry {
     struct comm_place place;
-    char mark[32];
+    char mark[COMM_MARK_BYTES];
+    const char *site; // where it was posted: "messages.c:88"; NULL: not known
     bool done;
 };
 int comm_journal(struct comm *comm, struct comm_journal_entry *out, int most);
 void comm_mark(struct comm *comm, const char *mark); // copied; cheap
-// Short stalls of messages from and to each peer since the last call: entries of `stalls`
-// [comm_size] are added to. A stall is a message under way for longer than `seconds` while the peer
-// had posted its part.
+// Short stalls of messages from each peer since the last call: entries of `stalls` [comm_size] are
+// added to. A stall: a message of the peer is under way for longer than `seconds`, and its
+// communication thread, which answers while its rank computes or hangs, takes longer than that to
+// answer a question about it. So a rank that is late is none, and a link that stands still is.
+// Counted from the first call on.
 void comm_stalls(struct comm *comm, double seconds, int64_t *stalls);
 
 // Fault injection (guard/fault.h): what this rank does to its own messages from now on.
@@ -238,3 +246,25 @@ const struct record_lane *comm_lane(const struct comm *comm);
 // "ring", "exchange", "tree", ...: how an operation will run, for the start banner. `bytes`: of a
 // member's piece in an all-gather, of the whole in an all-reduce.
 const char *comm_algorithm(const struct comm_stream *s, enum comm_kind kind, uint64_t bytes);
+
+// Each post notes for the journal where in the program it was made.
+extern _Thread_local const char *comm_call_site;
+#ifdef __FILE_NAME__
+#define COMM_FILE __FILE_NAME__
+#else
+#define COMM_FILE __FILE__
+#endif
+#define COMM_TEXT_OF(line) #line
+#define COMM_TEXT(line) COMM_TEXT_OF(line)
+#define COMM_AT(call) (comm_call_site = COMM_FILE ":" COMM_TEXT(__LINE__), call)
+#define comm_all_gather(...) COMM_AT(comm_all_gather(__VA_ARGS__))
+#define comm_reduce_scatter(...) COMM_AT(comm_reduce_scatter(__VA_ARGS__))
+#define comm_all_reduce(...) COMM_AT(comm_all_reduce(__VA_ARGS__))
+#define comm_all_to_all(...) COMM_AT(comm_all_to_all(__VA_ARGS__))
+#define comm_broadcast(...) COMM_AT(comm_broadcast(__VA_ARGS__))
+#define comm_barrier(...) COMM_AT(comm_barrier(__VA_ARGS__))
+#define comm_sum_integers(...) COMM_AT(comm_sum_integers(__VA_ARGS__))
+#define comm_max_integers(...) COMM_AT(comm_max_integers(__VA_ARGS__))
+#define comm_sum_doubles(...) COMM_AT(comm_sum_doubles(__VA_ARGS__))
+#define comm_send(...) COMM_AT(comm_send(__VA_ARGS__))
+#define comm_receive(...) COMM_AT(comm_receive(__VA_ARGS__))

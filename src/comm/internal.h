@@ -5,6 +5,19 @@
 #include "comm/comm.h"
 #include "comm/transport.h"
 
+// Here the functions themselves are meant, not the macros that note the caller's place.
+#undef comm_all_gather
+#undef comm_reduce_scatter
+#undef comm_all_reduce
+#undef comm_all_to_all
+#undef comm_broadcast
+#undef comm_barrier
+#undef comm_sum_integers
+#undef comm_max_integers
+#undef comm_sum_doubles
+#undef comm_send
+#undef comm_receive
+
 enum {
     STREAM_LIMIT = 256,     // open streams of a rank
     JOURNAL_ENTRIES = 1024, // posted operations that a check of orders can lag behind
@@ -45,7 +58,8 @@ struct operation {
     uint64_t number;
     const char *name; // of its spans
     struct comm_counts *counts;
-    double posted_seconds, begun_seconds;
+    double posted_seconds;
+    _Atomic double begun_seconds; // 0: not yet
     uint64_t sent_bytes;
     // arguments
     const unsigned char *from;
@@ -54,7 +68,7 @@ struct operation {
     const uint64_t *from_offset, *from_bytes, *to_offset, *to_bytes;
     int64_t elements; // of a sum
     struct comm_reduction reduction;
-    int root;
+    int root;               // of a message between two ranks: the other one
     unsigned char token[2]; // of a barrier: what is sent, what comes
     uint64_t agreed_bytes;  // the same for all members, for messages and the check of orders
     // how far it is
@@ -100,6 +114,7 @@ struct comm_stream {
 };
 
 struct order_check; // order.c
+struct history;     // status.c
 
 struct comm {
     struct transport *transport;
@@ -122,6 +137,7 @@ struct comm {
     int points_open; // posted and not ended
     struct comm_counts point_counts[COMM_KIND_COUNT];
     struct order_check *order;      // NULL: not wanted
+    struct history *history;        // has its own rules, see status.c
     struct comm_fault fault_wanted; // see comm_inject
     bool fault_changed;
     // either side
@@ -152,6 +168,13 @@ bool sum_piece(struct comm_stream *s, struct operation *op); // true: the sum is
 void watchdog_begin(const struct comm *comm, struct operation *op);
 void watchdog_look(struct comm *comm, double now);
 void watchdog_note(struct comm *comm, const struct transport_note *note);
+// status.c. Posts and waits are noted under the lock; `s` NULL: a message between two ranks.
+int history_open(struct comm *comm, struct err *err);
+void history_close(struct comm *comm);
+void history_post(struct comm *comm, const struct comm_stream *s, const struct operation *op);
+void history_wait(struct comm *comm, int more);
+void stalls_look(struct comm *comm, double now);
+void stalls_note(struct comm *comm, const struct transport_note *note);
 void describe_stream(const struct comm_stream *s, char *text, size_t bytes); // its operation
 void describe_point(const struct point *p, char *text, size_t bytes);
 // notes.c: all notes pass here

@@ -36,6 +36,7 @@ const char *comm_library(void) {
 
 static void comm_free(struct comm *comm) {
     order_close(comm);
+    history_close(comm);
     record_lane_close(&comm->lane);
     pthread_cond_destroy(&comm->changed);
     pthread_mutex_destroy(&comm->lock);
@@ -106,7 +107,8 @@ static int start(struct comm *comm, struct err *err) {
         if (err) *err = comm->failure;
         return -1;
     }
-    int result = comm->options.check_order ? order_open(comm, err) : 0;
+    int result = history_open(comm, err);
+    if (result == 0 && comm->options.check_order) result = order_open(comm, err);
     set_ready(comm);
     if (result != 0) stop(comm);
     return result;

@@ -22,8 +22,10 @@ static struct comm_event post(struct comm *comm, bool sends, int peer, int tag, 
     }
     double begin = clock_seconds();
     bool waited = !comm->free_points;
+    history_wait(comm, waited);
     while (!comm->free_points && !atomic_load(&comm->settled))
         pthread_cond_wait(&comm->changed, &comm->lock);
+    history_wait(comm, -waited);
     if (waited) comm->point_counts[kind].exposed_seconds += clock_seconds() - begin;
     if (!atomic_load(&comm->failed)) {
         struct point *p = comm->free_points;
@@ -36,12 +38,14 @@ static struct comm_event post(struct comm *comm, bool sends, int peer, int tag, 
         p->op.begun_seconds = 0;
         p->op.sent_bytes = sends ? bytes : 0;
         p->op.agreed_bytes = bytes;
+        p->op.root = peer;
         p->transfer.sends = sends;
         p->transfer.peer = peer;
         p->transfer.tag = tag;
         p->transfer.data = data;
         p->transfer.bytes = bytes;
         p->next = NULL;
+        history_post(comm, NULL, &p->op);
         *comm->new_points_end = p;
         comm->new_points_end = &p->next;
         comm->points_open++;

@@ -223,7 +223,11 @@ static bool go_round(struct comm *comm, bool *busy) {
         if (result == 0) result = points_go(comm, &moved, &err);
         *busy |= comm->moving != NULL;
         if (result < 0) fail(comm, &err);
-        if (*busy) watchdog_look(comm, clock_seconds());
+        if (*busy) {
+            double now = clock_seconds();
+            watchdog_look(comm, now);
+            stalls_look(comm, now);
+        }
     }
     if (atomic_load(&comm->failed) && !atomic_load(&comm->settled)) settle(comm);
     return moved;

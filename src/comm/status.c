@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const double FORGOTTEN_SECONDS = 0.5;
+
 _Thread_local const char *comm_call_site;
 
 struct journal_post {
@@ -24,7 +26,7 @@ struct journal_post {
     char mark[COMM_MARK_BYTES];
 };
 
-struct probe { // of a peer, by the communication thread
+struct probe {                           // of a peer, by the communication thread
     double asked_seconds, again_seconds; // 0: no question is open
 };
 
@@ -37,7 +39,6 @@ struct history {
     int64_t *stalls;
     // of the communication thread
     struct probe *probes;
-    int probes_open;
     // of both
     _Atomic double stall_seconds; // 0: nobody asks
 };
@@ -161,7 +162,7 @@ static void look_at_points(const struct comm *comm, double now, struct comm_stat
         memset(out->oldest.stream, 0, sizeof out->oldest.stream);
         out->member_count = 2;
         out->members[0] = comm->transport->rank;
-        out->members[1] = p->transfer.peer;
+        out->members[1] = p->op.root;
     }
 }
 
@@ -198,10 +199,8 @@ void comm_stalls(struct comm *comm, double seconds, int64_t *stalls) {
 static void ask(struct comm *comm, int peer, double now, double limit) {
     struct probe *p = &comm->history->probes[peer];
     if (peer == comm->transport->rank || (p->asked_seconds > 0 && now < p->again_seconds)) return;
-    if (p->asked_seconds == 0) {
-        p->asked_seconds = now;
-        comm->history->probes_open++;
-    }
+    // A question whose answer never came says nothing about what is under way now.
+    if (p->asked_seconds == 0 || now > p->again_seconds + FORGOTTEN_SECONDS) p->asked_seconds = now;
     p->again_seconds = now + limit;
     struct transport_note note = {.kind = NOTE_PROBES, .from = comm->transport->rank};
     note_send(comm, peer, &note);
@@ -232,7 +231,6 @@ void stalls_note(struct comm *comm, const struct transport_note *note) {
     if (p->asked_seconds == 0) return; // answered already
     bool stalled = clock_seconds() - p->asked_seconds > atomic_load(&h->stall_seconds);
     p->asked_seconds = 0;
-    h->probes_open--;
     if (!stalled) return;
     pthread_mutex_lock(&comm->lock);
     h->stalls[note->from]++;

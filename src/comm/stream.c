@@ -206,8 +206,10 @@ static void wait_locked(struct comm *comm, struct operation *op, uint64_t number
     double begin = clock_seconds();
     const char *name = op->name;
     struct comm_counts *counts = op->counts;
+    history_wait(comm, 1);
     while (!ended(op, number) && !atomic_load(&comm->settled))
         pthread_cond_wait(&comm->changed, &comm->lock);
+    history_wait(comm, -1);
     counts->exposed_seconds += clock_seconds() - begin;
     record_end(lane, RECORD_COMM_WAIT, name, (int64_t)number, begin);
 }
@@ -246,6 +248,7 @@ static struct comm_event post(struct comm_stream *s, const struct operation *fil
         op->name = s->span_names[op->kind];
         op->counts = &s->counts[op->kind];
         op->posted_seconds = clock_seconds();
+        history_post(comm, s, op);
         if (comm->order) order_post(comm, s, op);
         atomic_store(&s->posted, number);
         event = (struct comm_event){comm, op, number};
@@ -257,6 +260,7 @@ static struct comm_event post(struct comm_stream *s, const struct operation *fil
 
 static struct comm_event start(struct comm_stream *s, struct operation *op) {
     if (s->count > 1) return post(s, op);
+    comm_call_site = NULL;
     carry_out_alone(s, op);
     return (struct comm_event){0};
 }

@@ -52,7 +52,7 @@ struct transport_request {
 
 // A small message outside of all order, of the communication threads to each other: questions about
 // an operation that takes long, and the news of a failure. May be lost.
-enum transport_note_kind { NOTE_FAILED, NOTE_ASKS, NOTE_ANSWERS };
+enum transport_note_kind { NOTE_FAILED, NOTE_ASKS, NOTE_ANSWERS, NOTE_PROBES, NOTE_PROBED };
 struct transport_note {
     int32_t kind, from;
     int32_t error;           // NOTE_FAILED: enum err_kind

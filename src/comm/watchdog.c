@@ -74,6 +74,7 @@ static void take_answer(struct comm *comm, const struct transport_note *note) {
 void watchdog_note(struct comm *comm, const struct transport_note *note) {
     if (note->kind == NOTE_ASKS) answer(comm, note);
     if (note->kind == NOTE_ANSWERS) take_answer(comm, note);
+    if (note->kind == NOTE_PROBES || note->kind == NOTE_PROBED) stalls_note(comm, note);
     if (note->kind != NOTE_FAILED) return;
     struct err why = {0};
     err_set(&why, (enum err_kind)note->error, "rank %d (%s) reports: %s", note->from,

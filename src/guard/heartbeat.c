@@ -58,13 +58,17 @@ struct heartbeat {
 
 // ---- a beat -------------------------------------------------------------------------------------
 
-static double resident_bytes(void) {
-    FILE *file = fopen("/proc/self/statm", "re");
-    long long all, resident = 0;
-    if (!file) return 0;
-    if (fscanf(file, "%lld %lld", &all, &resident) != 2) resident = 0;
-    fclose(file);
-    return (double)resident * (double)sysconf(_SC_PAGESIZE);
+// Memory of its own: pages of mapped files come and go as the system likes.
+static int64_t resident_bytes(void) {
+    FILE *file = fopen("/proc/self/status", "re");
+    char line[256];
+    long long kilobytes, sum = 0;
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "RssAnon: %lld kB", &kilobytes) == 1 ||
+            sscanf(line, "RssShmem: %lld kB", &kilobytes) == 1)
+            sum += kilobytes;
+    if (file) fclose(file);
+    return sum * 1024;
 }
 
 static void put_place(json_t *beat, const char *key, const struct comm_place *place,
@@ -137,7 +141,7 @@ static json_t *make_beat(struct heartbeat *h) {
     }
     if (h->stage >= 0) json_object_set_new(beat, "stage", json_integer(h->stage));
     pthread_mutex_unlock(&h->lock);
-    json_object_set_new(beat, "resident_bytes", json_integer((json_int_t)resident_bytes()));
+    json_object_set_new(beat, "resident_bytes", json_integer(resident_bytes()));
     json_object_set_new(beat, "cpu_seconds", json_real(clock_process_cpu_seconds()));
     put_messages(beat, h);
     json_object_set_new(beat, "time", json_real(clock_wall_seconds()));
