@@ -182,12 +182,21 @@ static void take_progress(struct watch_rank *r, const struct watch_rank *before,
     r->resident_bytes[at] = resident_bytes;
 }
 
+static int read_stage(struct json_at at, struct watch_rank *r, struct err *err) {
+    int64_t stage = -1;
+    if (json_get_int(at, "stage", false, r->stage, &stage, err) != 0) return -1;
+    if (stage < -1 || stage > INT32_MAX)
+        return err_set(err, ERR_DATA, "%s: \"stage\" is %lld", at.where, (long long)stage);
+    r->stage = (int)stage;
+    return 0;
+}
+
 static int read_beat(struct watch *w, struct watch_rank *r, struct json_at at, double now,
                      struct err *err) {
     const struct watch_rank before = *r;
     double phase_age = 0, step_seconds = 0, compute_seconds = 0, resident = 0, cpu = -1;
     bool moved = before.heard <= 0;
-    if (read_phase(at, &r->phase, err) != 0 ||
+    if (read_phase(at, &r->phase, err) != 0 || read_stage(at, r, err) != 0 ||
         json_get_int(at, "step", true, 0, &r->step, err) != 0 ||
         read_amount(at, "phase_seconds", 0, &phase_age, err) != 0 ||
         read_amount(at, "step_seconds", 0, &step_seconds, err) != 0 ||
@@ -214,14 +223,12 @@ static int read_beat(struct watch *w, struct watch_rank *r, struct json_at at, d
 }
 
 static int read_hello(struct watch_rank *r, struct json_at at, double now, struct err *err) {
-    int64_t pid = 0, stage = -1;
-    if (json_get_int(at, "pid", false, r->pid, &pid, err) != 0 ||
-        json_get_int(at, "stage", false, r->stage, &stage, err) != 0)
+    int64_t pid = 0;
+    if (json_get_int(at, "pid", false, r->pid, &pid, err) != 0 || read_stage(at, r, err) != 0)
         return -1;
-    if (pid < 0 || pid > INT32_MAX || stage < -1 || stage > INT32_MAX)
-        return err_set(err, ERR_DATA, "%s: \"pid\" or \"stage\" is out of range", at.where);
+    if (pid < 0 || pid > INT32_MAX)
+        return err_set(err, ERR_DATA, "%s: \"pid\" is %lld", at.where, (long long)pid);
     r->pid = (int)pid;
-    r->stage = (int)stage;
     if (r->heard <= 0) r->progressed = r->moved = now;
     return 0;
 }

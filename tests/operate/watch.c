@@ -731,6 +731,9 @@ TEST(watch_refuses_bad_messages) {
     CHECK_CONTAINS(err.text, "rank 2, of 2");
     BEAT(0, 3, "{'type':'hello','role':'rank','rank':0,'host':'node1','pid':71,'attempt':0}");
     CHECK_EQ_INT(w.ranks[0].pid, 71);
+    CHECK_EQ_INT(w.ranks[0].stage, -1);
+    BEAT(0, 3, "{'type':'beat','step':12,'phase':'step','stage':3}");
+    CHECK_EQ_INT(w.ranks[0].stage, 3);
     CHECK_EQ_INT(w.ranks[0].connected, true);
     CHECK_EQ_INT(w.ranks[0].step, 12);
     watch_close(&w);
