@@ -3,6 +3,7 @@
 #include "base/affinity.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "cli/launch_agent.h"
 #include "cli/launch_keeper.h"
 #include "cli/launched.h"
 #include "comm/comm.h"
@@ -353,6 +354,7 @@ int verb_launch(int argc, char **argv) {
         argv[1] = name;
         return launch_keeper(argv + 1);
     }
+    if (argc > 1 && strcmp(argv[1], LAUNCH_AGENT) == 0) return launch_agent(argc - 1, argv + 1);
     if (read_options(&options, argc, argv, &err) != 0) return cli_fail(&err);
     if (options.help) {
         fputs(usage, stdout);
