@@ -74,8 +74,8 @@ const char *fault_text(const struct fault *fault, char out[160]) {
 // ---- as JSON ------------------------------------------------------------------------------------
 
 static int check_members(const json_t *object, struct err *err) {
-    static const char *const known[] = {"kind",   "rank", "step", "attempt", "when",
-                                        "factor", "peer", "bit",  "seed"};
+    static const char *const known[] = {"kind", "steps",  "rank", "step", "attempt",
+                                        "when", "factor", "peer", "bit",  "seed"};
     enum { KNOWN = sizeof known / sizeof known[0] };
     const char *key;
     json_t *value;
@@ -84,8 +84,8 @@ static int check_members(const json_t *object, struct err *err) {
         while (i < KNOWN && strcmp(known[i], key) != 0) i++;
         if (i == KNOWN)
             return err_set(err, ERR_USAGE,
-                           "a fault has no \"%.60s\": expected kind, rank, step, attempt, when, "
-                           "factor, peer, bit or seed",
+                           "a fault has no \"%.60s\": expected kind, rank, step, steps, attempt, "
+                           "when, factor, peer, bit or seed",
                            key);
     }
     return 0;
@@ -103,7 +103,7 @@ int fault_read(struct fault *out, const json_t *object, struct err *err) {
     struct json_at at = {(json_t *)(uintptr_t)object, "fault"};
     struct fault f = {0};
     const char *kind, *when;
-    int64_t rank = -1, step = 0, attempt = -1, peer = -1, bit = -1, seed = 1;
+    int64_t rank = -1, step = 0, steps = 0, attempt = -1, peer = -1, bit = -1, seed = 1;
     if (!json_is_object(object))
         return err_set(err, ERR_USAGE, "a fault is a JSON object: {\"kind\":\"kill\",\"rank\":1}");
     if (check_members(object, err) != 0 ||
@@ -113,6 +113,7 @@ int fault_read(struct fault *out, const json_t *object, struct err *err) {
         json_get_double(at, "factor", false, 0, &f.factor, err) != 0 ||
         get_whole(at, "rank", -1, 1 << 24, &rank, err) != 0 ||
         get_whole(at, "step", 0, INT64_MAX, &step, err) != 0 ||
+        get_whole(at, "steps", 0, INT64_MAX, &steps, err) != 0 ||
         get_whole(at, "attempt", -1, 1000000, &attempt, err) != 0 ||
         get_whole(at, "peer", -1, 1 << 24, &peer, err) != 0 ||
         get_whole(at, "bit", -1, 31, &bit, err) != 0 ||
@@ -125,6 +126,7 @@ int fault_read(struct fault *out, const json_t *object, struct err *err) {
                        f.factor);
     f.rank = (int)rank;
     f.step = step;
+    f.steps = steps;
     f.attempt = (int)attempt;
     f.in_save = strcmp(when, "save") == 0;
     f.peer = (int)peer;
@@ -135,10 +137,10 @@ int fault_read(struct fault *out, const json_t *object, struct err *err) {
 }
 
 json_t *fault_write(const struct fault *f) {
-    return json_pack("{s:s,s:i,s:I,s:i,s:s,s:f,s:i,s:i,s:I}", "kind", fault_kind_name(f->kind),
-                     "rank", f->rank, "step", (json_int_t)f->step, "attempt", f->attempt, "when",
-                     f->in_save ? "save" : "step", "factor", f->factor, "peer", f->peer, "bit",
-                     f->bit, "seed", (json_int_t)f->seed);
+    return json_pack("{s:s,s:i,s:I,s:I,s:i,s:s,s:f,s:i,s:i,s:I}", "kind", fault_kind_name(f->kind),
+                     "rank", f->rank, "step", (json_int_t)f->step, "steps", (json_int_t)f->steps,
+                     "attempt", f->attempt, "when", f->in_save ? "save" : "step", "factor",
+                     f->factor, "peer", f->peer, "bit", f->bit, "seed", (json_int_t)f->seed);
 }
 
 // ---- when it is due -----------------------------------------------------------------------------
@@ -146,6 +148,7 @@ json_t *fault_write(const struct fault *f) {
 struct fault *fault_due(struct fault *list, int count, enum fault_kind kind, bool in_save, int rank,
                         int64_t step, int attempt) {
     for (struct fault *f = list; f < list + count; f++) {
+        if (fault_lasts(f->kind) && f->steps > 0 && step >= f->step + f->steps) f->done = true;
         bool here = f->kind == kind && f->in_save == in_save && !f->done &&
                     (f->rank < 0 || f->rank == rank) && (f->attempt < 0 || f->attempt == attempt);
         bool later = in_save || fault_lasts(kind); // than its step counts too

@@ -3,7 +3,7 @@
 // during the run (`weft launch --inject`). docs/faults.md tells users what each kind does.
 //
 // Most kinds happen once, when their step begins or (in_save) in the next save behind it; slow,
-// leak, link_* and disk_* last from their step on.
+// leak, link_* and disk_* last from their step on, for `steps` steps or to the end.
 #pragma once
 #include "base/error.h"
 #include "base/json.h"
@@ -39,6 +39,7 @@ struct fault {
     enum fault_kind kind;
     int rank;      // world rank; -1: all
     int64_t step;  // the first step in which it happens; steps count from 1
+    int64_t steps; // how many steps a kind that lasts does; 0: to the end
     int attempt;   // launch in which it happens: 0 the first; -1: in every one
     bool in_save;  // at a save behind that step in place of its beginning
     double factor; // slow, spike, leak, link_flap (seconds); 0: the kind's own, fault_factor
@@ -50,8 +51,10 @@ struct fault {
 };
 enum { FAULT_MOST = 64 };
 
-// From {"kind":"nan","rank":1,"step":12,"attempt":-1,"when":"save","factor":2,"peer":0,"bit":30,
-// "seed":7}: all but the kind may be missing. rank: all; step 0: the next one; attempt: every one;
+// From
+// {"kind":"nan","rank":1,"step":12,"steps":5,"attempt":-1,"when":"save","factor":2,"peer":0,"bit":30,
+// "seed":7}: all but the kind may be missing. rank: all; step 0: the next one; steps 0: to the end;
+// attempt: every one;
 // peer: all; bit: drawn; seed 1. Other members are errors.
 int fault_read(struct fault *out, const json_t *object, struct err *err);
 json_t *fault_write(const struct fault *fault);

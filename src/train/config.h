@@ -10,6 +10,7 @@
 #include "data/loader.h"
 #include "device/device.h"
 #include "engine/engine.h"
+#include "guard/fault.h"
 #include "layout/layout.h"
 #include "model/model.h"
 #include "train/schedule.h"
@@ -130,7 +131,8 @@ struct train_config {
     int weights_every, products_every, replicas_every;
 
     char fault_kind[CONFIG_TEXT_BYTES], fault_when[CONFIG_TEXT_BYTES];
-    char fault_rank[CONFIG_TEXT_BYTES], fault_step[CONFIG_TEXT_BYTES];
+    char fault_rank[CONFIG_TEXT_BYTES], fault_step[CONFIG_TEXT_BYTES],
+        fault_steps[CONFIG_TEXT_BYTES];
     char fault_attempt[CONFIG_TEXT_BYTES], fault_factor[CONFIG_TEXT_BYTES];
     char fault_peer[CONFIG_TEXT_BYTES], fault_bit[CONFIG_TEXT_BYTES];
     int64_t fault_seed;
@@ -170,6 +172,10 @@ int config_micro_batches(const struct train_config *config);
 // How the engine talks: all but comm, rank, layout and the text of a schedule file.
 void config_parallel(const struct train_config *config, struct engine_parallel *out);
 void config_comm(const struct train_config *config, struct comm_options *out);
+
+// The faults of fault.*; their steps and ranks are not checked against the run.
+int config_faults(const struct train_config *config, struct fault list[FAULT_MOST], int *count,
+                  struct err *err);
 
 // What the rooms below want to know.
 void config_engine(const struct train_config *config, struct engine_options *out);

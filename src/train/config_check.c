@@ -136,10 +136,19 @@ static int small_vocabulary(const struct train_config *c, struct err *err) {
                    c->tokenizer_vocab, c->tokenizer_vocab);
 }
 
+static int check_faults(const struct train_config *config, struct err *err) {
+    struct fault list[FAULT_MOST];
+    char place[1200];
+    int count;
+    if (config_faults(config, list, &count, err) == 0) return 0;
+    return err_context(err, "%s", config_place(config, CONFIG_OPTION(fault_kind), place));
+}
+
 int config_cross_check(struct train_config *config, struct err *err) {
     int replicas = config->dp > 0 ? config->dp : 1; // 0: the world is not known yet
     if (check_data(config, err) != 0 || config_check_batches(config, replicas, err) != 0 ||
-        check_schedule(config, err) != 0 || config_check_parallel(config, err) != 0)
+        check_schedule(config, err) != 0 || config_check_parallel(config, err) != 0 ||
+        check_faults(config, err) != 0)
         return -1;
     if (config->from[0]) return 0;
     // ids that are written into exported models must exist there
@@ -182,6 +191,10 @@ void config_engine(const struct train_config *c, struct engine_options *out) {
         .eps = c->eps,
         .weight_decay = c->weight_decay,
         .dropout = c->dropout,
+        .guards = {.optimizer = c->guard_optimizer,
+                   .gradients = c->guard_gradients,
+                   .weights_every = (int)c->weights_every,
+                   .products_every = (int)c->products_every},
         .experts = {.aux_coefficient = c->model.aux_coefficient,
                     .aux_global = c->aux_scope == AUX_GLOBAL,
                     .z_coefficient = c->z_coefficient,

@@ -9,6 +9,7 @@
 #include "observe/trace.h"
 #include "train/config_table.h"
 #include "train/parallel.h"
+#include "train/run_fault.h"
 #include "train/run_parts.h"
 #include "train/world.h"
 #include <errno.h>
@@ -309,9 +310,11 @@ static int share_folder(struct run *run, struct err *err) {
 int run_open(struct run *run, struct err *err) {
     run->saved_step = -1;
     config_schedule(run->config, &run->schedule);
-    if (open_parts(run, err) != 0) return -1;
+    if (run_fault_open(run, err) != 0 || open_parts(run, err) != 0) return -1;
     run_busy(run, "loads its weights");
+    run_phase(run, BEAT_LOAD, 0);
     int status = run_restore(run, err);
+    run_phase(run, BEAT_START, run->step);
     run_busy(run, NULL);
     if (run_agree(run, status, err) != 0) return -1;
     // Copies of shards into data.cache may take one host longer than the watchdog lets others wait.
@@ -329,6 +332,7 @@ int run_open(struct run *run, struct err *err) {
 }
 
 void run_close(struct run *run) {
+    run_fault_close(run);
     metrics_close(&run->metrics);
     if (run->has_tensorboard) tensorboard_close(&run->tensorboard);
     if (run->loader) loader_close(run->loader);

@@ -14,6 +14,9 @@
 #include "train/schedule.h"
 #include <stdbool.h>
 
+// What one rank knows and all have to act on: the largest value counts. See run_look_at_signals.
+enum run_signal { SIGNAL_STOP, SIGNAL_LEAVE, RUN_SIGNALS };
+
 enum { RUN_TRACE_SPANS = 1 << 22, RUN_PLAN_TEXT = 1024, RUN_STEP_TIMES = 1024, RUN_WARM_UP = 2 };
 
 struct run {
@@ -26,7 +29,9 @@ struct run {
     struct layout layout;
     struct engine_parallel parallel;
     char *schedule_csv;
+    int64_t signals[RUN_SIGNALS];
     bool stopped; // agreed by all ranks
+    bool left;    // and the state is saved: the end of the run is no failure
     bool agreed;  // on a failure: all ranks know of it
 
     struct text config_text;
@@ -64,6 +69,7 @@ struct run {
     double phase[RECORD_KIND_COUNT];
     struct loader_counts counts;
     uint64_t *sample_ids;
+    struct run_faults *faults; // see run_fault.h
     struct run_result *result;
 };
 
@@ -95,7 +101,10 @@ int run_agree(struct run *run, int status, struct err *err);
 void run_forget_failure(struct run *run); // one that the run goes on from
 // Tells the others of a failure between two agreements.
 void run_fail(struct run *run, struct err *err);
-void run_look_at_signals(struct run *run); // collective: sets `stopped`
+// Collective, behind every step: `signals` become the largest of all ranks, and `stopped` follows.
+void run_look_at_signals(struct run *run);
+// What this rank is about now, for heartbeats and the journal of messages.
+void run_phase(struct run *run, enum beat_phase phase, int64_t step);
 double run_sum(struct run *run, double value);
 int64_t run_most(struct run *run, int64_t value);
 static inline bool run_leads(const struct run *run) { // speaks, and keeps the run folder

@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_folder.h"
 #include "train/config_table.h"
+#include "train/run_fault.h"
 #include "train/run_parts.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -199,6 +200,7 @@ int run_save(struct run *run, struct err *err) {
     struct tensor_slice *slices;
     int count;
     struct checkpoint_saved saved;
+    run_fault_save(run);
     if (run_agree(run, state_slices(run, &slices, &count, err), err) != 0) return -1;
     json_t *extra =
         json_pack("{s:I,s:i}", "updates", (json_int_t)run->updates, "bad_steps", run->bad_steps);

@@ -4,6 +4,7 @@
 #include "base/numbers.h"
 #include "base/random.h"
 #include "observe/resident.h"
+#include "train/run_fault.h"
 #include "train/run_parts.h"
 #include <malloc.h>
 #include <math.h>
@@ -188,6 +189,7 @@ void run_settle_step_times(struct run *run) {
 int run_one_step(struct run *run, struct err *err) {
     const struct train_config *c = run->config;
     int batch = schedule_batch(&run->schedule, run->samples);
+    run_phase(run, BEAT_STEP, run->step + 1);
     if (batch != run->loader_batch && run_open_loader(run, batch, err) != 0) return -1;
     run->cpu_seconds = clock_process_cpu_seconds();
     double begin = clock_seconds();
@@ -199,6 +201,7 @@ int run_one_step(struct run *run, struct err *err) {
         .update = run->updates + 1,
         .dropout_seed = random_key((uint64_t)c->seed, "dropout") + (uint64_t)run->step};
     int count = batch / c->micro_batch / run->layout.mesh.size[MESH_DP];
+    run_fault_step(run);
     if (engine_run_step(run->engine, batches, count, &step, err) != 0) return -1;
     double seconds = clock_seconds() - begin;
     run->step++;
@@ -211,7 +214,11 @@ int run_one_step(struct run *run, struct err *err) {
 
     struct metrics_step m;
     fill_metrics(run, &step, seconds, &m);
+    run_fault_computed(run, seconds - m.phase[RECORD_COMM_WAIT]);
     run->result->peak_resident_bytes = m.resident_bytes;
+    if (run->control)
+        heartbeat_step(run->control->heartbeat, run->step, seconds,
+                       seconds - m.phase[RECORD_COMM_WAIT]);
     keep_step_time(run, &m);
     metrics_put_step(&run->metrics, &m);
     put_tensorboard(run, &m);

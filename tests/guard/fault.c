@@ -45,10 +45,12 @@ TEST(fault_from_json_and_back) {
     CHECK_EQ_INT(f.attempt, -1);
     CHECK_EQ_INT(f.bit, -1);
     CHECK(!f.in_save && !f.done);
-    CHECK_OK(read_text("{\"kind\":\"slow\",\"rank\":3,\"step\":12,\"attempt\":1,\"when\":\"save\","
-                       "\"factor\":2.5,\"peer\":4,\"bit\":30,\"seed\":99}",
-                       &f, &err),
-             err);
+    CHECK_OK(
+        read_text(
+            "{\"kind\":\"slow\",\"rank\":3,\"step\":12,\"steps\":6,\"attempt\":1,\"when\":\"save\","
+            "\"factor\":2.5,\"peer\":4,\"bit\":30,\"seed\":99}",
+            &f, &err),
+        err);
     json_t *object = fault_write(&f);
     CHECK(object != NULL);
     CHECK_OK(fault_read(&again, object, &err), err);
@@ -56,6 +58,7 @@ TEST(fault_from_json_and_back) {
     CHECK_EQ_INT(again.kind, FAULT_SLOW);
     CHECK_EQ_INT(again.rank, 3);
     CHECK_EQ_INT(again.step, 12);
+    CHECK_EQ_INT(again.steps, 6);
     CHECK_EQ_INT(again.attempt, 1);
     CHECK(again.in_save);
     CHECK(again.factor == 2.5);
@@ -112,6 +115,15 @@ TEST(fault_that_lasts) {
     struct fault f = {.kind = FAULT_SLOW, .rank = 0, .step = 5};
     CHECK(!due(&f, 1, FAULT_SLOW, 0, 4));
     for (int step = 5; step < 9; step++) CHECK(due(&f, 1, FAULT_SLOW, 0, step) == &f);
+}
+
+TEST(fault_that_lasts_for_some_steps) {
+    struct fault f = {.kind = FAULT_LINK_FLAP, .rank = 0, .step = 5, .steps = 2};
+    CHECK(!due(&f, 1, FAULT_LINK_FLAP, 0, 4));
+    CHECK(due(&f, 1, FAULT_LINK_FLAP, 0, 5) == &f);
+    CHECK(due(&f, 1, FAULT_LINK_FLAP, 0, 6) == &f);
+    CHECK(!due(&f, 1, FAULT_LINK_FLAP, 0, 7));
+    CHECK(f.done);
 }
 
 TEST(fault_in_the_next_save) {
