@@ -1,9 +1,10 @@
-// weft train: a configuration becomes a run. Ctrl-C and SIGTERM finish the step and save.
+// weft train: a configuration becomes a run. Ctrl-C, SIGTERM and SIGUSR1 finish the step and save.
 #include "base/file.h"
 #include "cli/cli.h"
 #include "cli/launched.h"
 #include "cli/machine_file.h"
 #include "cli/predict_run.h"
+#include "cli/supervised.h"
 #include "comm/comm.h"
 #include "operate/launched.h"
 #include "train/config.h"
@@ -36,15 +37,27 @@ static const char usage[] =
     "Several ranks: \"weft launch -n N train ...\", \"mpirun -n N weft train ...\" or \"srun\n"
     "--mpi=pmix weft train ...\"; the keys parallel.* say how they share the work.\n"
     "\n"
-    "Ctrl-C finishes the step, saves and exits with 130; a second one exits at once.\n";
+    "Ctrl-C finishes the step, saves and exits with 130; a second one exits at once. SIGTERM and\n"
+    "SIGUSR1, by which schedulers ask for the machine, do the same with status 75: start it "
+    "again.\n";
 
-static volatile sig_atomic_t stop;
+static volatile sig_atomic_t stop, preempted;
 
-static void on_signal(int number) {
+static void on_interrupt(int number) {
     (void)number;
     static const char text[] = "\nfinishing the step and saving; once more to exit at once\n";
     if (stop) _exit(130);
     stop = 1;
+    ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)ignored;
+}
+
+// Schedulers repeat themselves; only the user's Ctrl-C ends the program at once.
+static void on_preemption(int number) {
+    (void)number;
+    static const char text[] = "asked to leave: finishing the step and saving\n";
+    if (preempted) return;
+    preempted = 1;
     ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
     (void)ignored;
 }
@@ -61,10 +74,14 @@ static void on_bus_error(int number) {
 }
 
 static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, before;
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
+    action.sa_handler = on_preemption;
     sigaction(SIGTERM, &action, NULL);
+    // the keeper of a rank has it ignored: mpirun's SIGUSR1 is for the keeper
+    if (sigaction(SIGUSR1, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        sigaction(SIGUSR1, &action, NULL);
     action.sa_handler = on_bus_error;
     sigaction(SIGBUS, &action, NULL);
     // a file larger than its limit is an error of write like any other, not the end of the process
@@ -155,10 +172,13 @@ static int read_words(struct train_words *w, int argc, char **argv, struct err *
 static int train(struct train_config *config, const struct launch_environment *launched,
                  const struct train_words *words, struct err *err) {
     struct run_result result = {0};
-    struct run_control control = {.stop = &stop, .launch = launched};
+    struct run_control control = {.stop = &stop, .preempted = &preempted, .launch = launched};
     cli_settle_threads(launched, config->threads);
+    if (cli_supervised(launched, &control.heartbeat, &control.attempt, err) != 0)
+        return cli_fail(err);
     catch_signals();
     int ended = train_run(config, &control, &result, err);
+    heartbeat_close(control.heartbeat);
     struct predict_run how = {words->hardware, words->settings, words->setting_count,
                               launched->ranks > 0 ? launched->ranks : 1,
                               cli_threads(launched, config->threads)};

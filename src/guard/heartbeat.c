@@ -364,10 +364,12 @@ void heartbeat_phase(struct heartbeat *h, enum beat_phase phase, int64_t step) {
 void heartbeat_step(struct heartbeat *h, int64_t step, double seconds, double compute_seconds) {
     if (!h) return;
     pthread_mutex_lock(&h->lock);
+    bool first = h->step_seconds == 0;
     h->step = step;
     h->step_seconds = seconds;
     h->compute_seconds = compute_seconds;
     pthread_mutex_unlock(&h->lock);
+    if (first) wake(h); // the supervisor waits for it
 }
 
 void heartbeat_stage(struct heartbeat *h, int stage) {

@@ -56,7 +56,8 @@ void heartbeat_close(struct heartbeat *h); // NULL is allowed, here and below
 void heartbeat_watch(struct heartbeat *h, struct comm *comm);
 
 void heartbeat_phase(struct heartbeat *h, enum beat_phase phase, int64_t step);
-// A step is done: its whole time, and that without waiting for other ranks.
+// A step is done: its whole time, and that without waiting for other ranks. The first is told at
+// once, later ones with the next beat.
 void heartbeat_step(struct heartbeat *h, int64_t step, double seconds, double compute_seconds);
 void heartbeat_stage(struct heartbeat *h, int stage); // of the pipeline
 // An event for the incident log: kind ("loss_spike", "silent_corruption", "checkpoint_failed", ...)

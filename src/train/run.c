@@ -13,6 +13,7 @@
 // A save that fails costs nothing but itself; without messages between ranks there is no next step.
 static int try_to_save(struct run *run, struct err *err) {
     struct err own = {0};
+    run_phase(run, BEAT_SAVE, run->step);
     if (run_save(run, &own) == 0) return 0;
     if (run_is_broken(run)) {
         *err = own;
@@ -27,18 +28,24 @@ static int try_to_save(struct run *run, struct err *err) {
 
 static int last_save(struct run *run, struct err *err) {
     if (run->saved_step == run->step) return 0;
+    run_phase(run, BEAT_SAVE, run->step);
     if (run_agree(run, run_save(run, err), err) == 0) return 0;
     return err_context(err, "the state of step %lld could not be saved", (long long)run->step);
 }
 
+// The user's own signal, or one that asks to make room for a while.
 static int interrupted(struct run *run, struct err *err) {
+    bool stop = run->signals[SIGNAL_STOP];
+    enum err_kind kind = stop ? ERR_INTERRUPT : ERR_RETRY;
+    const char *what = stop ? "interrupted" : "asked to leave";
+    if (run->step > 0 && last_save(run, err) != 0) return -1;
+    run->left = true;
+    run->result->silent = run->world && !run_leads(run); // of what all know, one speaks
     if (run->step == 0)
-        return err_set(err, ERR_INTERRUPT, "interrupted before the first step; nothing to save");
-    if (last_save(run, err) != 0) return -1;
-    return err_set(
-        err, ERR_INTERRUPT,
-        "interrupted after step %lld, which is saved; the same command goes on from there",
-        (long long)run->step);
+        return err_set(err, kind, "%s before the first step; nothing to save", what);
+    return err_set(err, kind,
+                   "%s after step %lld, which is saved; the same command goes on from there", what,
+                   (long long)run->step);
 }
 
 static int walk(struct run *run, struct err *err) {
@@ -54,11 +61,12 @@ static int walk(struct run *run, struct err *err) {
         run_look_at_signals(run);
         if (run->stopped) break;
         bool ends = run->step == last;
-        if (run->validation &&
-            ((c->eval_every > 0 && run->step % c->eval_every == 0) ||
-             (run->step == c->steps && c->eval_at_end)) &&
-            run_evaluate(run, err) != 0)
-            return -1;
+        bool evaluates = (c->eval_every > 0 && run->step % c->eval_every == 0) ||
+                         (run->step == c->steps && c->eval_at_end);
+        if (run->validation && evaluates) {
+            run_phase(run, BEAT_EVALUATE, run->step);
+            if (run_evaluate(run, err) != 0) return -1;
+        }
         if (!ends && c->checkpoint_every > 0 && run->step % c->checkpoint_every == 0 &&
             try_to_save(run, err) != 0)
             return -1;
@@ -105,7 +113,8 @@ static int carry_out(struct run *run, struct err *err) {
     run->result->start_seconds = clock_since_exec_seconds();
     log_line(LOG_INFO, "start-up: %.2f s from exec to the first step", run->result->start_seconds);
     int status = walk(run, err);
-    if (status != 0 && err->kind != ERR_INTERRUPT) run_fail(run, err);
+    if (status != 0 && !run->left) run_fail(run, err);
+    run_phase(run, BEAT_END, run->step);
     run_settle_step_times(run);
     run->result->peak_pss_bytes = own_peak(run);
     if (run->result->peak_resident_bytes > 0) say_end(run);

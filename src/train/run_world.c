@@ -19,6 +19,7 @@ int run_join(struct run *run, struct err *err) {
     if (!run->comm || comm_size(run->comm) == 1) return 0;
     run->rank = comm_rank(run->comm);
     run->ranks = comm_size(run->comm);
+    if (run->control) heartbeat_watch(run->control->heartbeat, run->comm);
     run->world = parallel_world(run->comm, "run", err);
     return run->world ? 0 : -1;
 }
@@ -61,11 +62,30 @@ void run_fail(struct run *run, struct err *err) {
         comm_fail(run->comm, err);
 }
 
+static bool is_raised(const volatile sig_atomic_t *signal) {
+    return signal && *signal;
+}
+
 void run_look_at_signals(struct run *run) {
     const struct run_control *control = run->control;
-    int64_t stop = control && control->stop && *control->stop;
-    if (run->world) comm_max_integers(run->world, &stop, 1);
-    run->stopped = stop != 0;
+    if (control) {
+        run->signals[SIGNAL_STOP] = is_raised(control->stop);
+        run->signals[SIGNAL_LEAVE] =
+            is_raised(control->preempted) || heartbeat_wants_leave(control->heartbeat);
+    }
+    if (run->world) comm_max_integers(run->world, run->signals, RUN_SIGNALS);
+    run->stopped = run->signals[SIGNAL_STOP] || run->signals[SIGNAL_LEAVE];
+}
+
+void run_phase(struct run *run, enum beat_phase phase, int64_t step) {
+    char mark[COMM_MARK_BYTES];
+    if (run->control) heartbeat_phase(run->control->heartbeat, phase, step);
+    if (!run->comm) return;
+    if (phase == BEAT_STEP)
+        snprintf(mark, sizeof mark, "step %lld", (long long)step);
+    else
+        snprintf(mark, sizeof mark, "%s behind step %lld", beat_phase_name(phase), (long long)step);
+    comm_mark(run->comm, mark);
 }
 
 double run_sum(struct run *run, double value) {
@@ -173,6 +193,7 @@ bool run_is_broken(const struct run *run) {
 }
 
 void run_leave(struct run *run) {
+    if (run->control) heartbeat_watch(run->control->heartbeat, NULL);
     if (run_is_broken(run)) {
         run->result->broken = run->owns_comm ? run->comm : NULL;
         return;
