@@ -18,6 +18,16 @@ int file_map_open(struct file_map *map, const char *path,
                   struct err *err); // an empty file maps to size 0
 void file_map_close(struct file_map *map);
 
+// A file of memory that is shared: mapped for reading and writing, all of it taken from the file
+// system and touched. Of one that is there the content stays, and it is never cut.
+struct file_shared {
+    char *data;
+    uint64_t bytes;
+};
+int file_shared_open(struct file_shared *f, const char *path, uint64_t bytes, struct err *err);
+void file_shared_close(struct file_shared *f);
+int file_cut(const char *path, uint64_t bytes, struct err *err); // what lies behind them goes
+
 struct file_writer {
     int fd;
     char path[4096];

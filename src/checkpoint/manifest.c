@@ -41,8 +41,8 @@ static json_t *state_tree(const struct checkpoint_state *s) {
     return out;
 }
 
-static json_t *manifest_tree(const struct checkpoint_state *state, const struct model_config *model,
-                             const json_t *lists) {
+json_t *manifest_tree(const struct checkpoint_state *state, const struct model_config *model,
+                      const json_t *lists) {
     json_t *tree = json_object();
     put_text(tree, "format", format_name);
     json_object_set_new(tree, "version", json_integer(FORMAT_VERSION));
@@ -72,28 +72,37 @@ static int write_text(const char *path, const char *text, size_t length, struct 
     return -1;
 }
 
-int manifest_write(const char *folder, const struct checkpoint_state *state,
-                   const struct model_config *model, const json_t *lists, uint64_t *bytes,
-                   struct err *err) {
-    char path[CHECKPOINT_PATH_BYTES], hash[17], *text = NULL;
-    uint64_t value, part_bytes;
-    if (file_join(path, sizeof path, folder, MANIFEST_NAME, err) != 0) return -1;
-    json_t *tree = manifest_tree(state, model, lists);
-    if (check_lists(tree, path, &part_bytes, err) != 0) {
-        json_decref(tree);
+char *manifest_seal(json_t *tree, bool compact) {
+    uint64_t value;
+    char hash[17];
+    if (tree_hash(tree, &value) != 0) return NULL;
+    hash_text(value, hash);
+    put_text(tree, "hash", hash);
+    return json_dumps(tree, (compact ? JSON_COMPACT : JSON_INDENT(1)) | JSON_REAL_PRECISION(17));
+}
+
+int manifest_write_tree(const char *folder, json_t *tree, uint64_t *bytes, struct err *err) {
+    char path[CHECKPOINT_PATH_BYTES];
+    uint64_t part_bytes;
+    if (file_join(path, sizeof path, folder, MANIFEST_NAME, err) != 0 ||
+        check_lists(tree, path, &part_bytes, err) != 0)
         return -1;
-    }
-    if (tree_hash(tree, &value) == 0) {
-        hash_text(value, hash);
-        put_text(tree, "hash", hash);
-        text = json_dumps(tree, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
-    }
-    json_decref(tree);
+    char *text = manifest_seal(tree, false);
     if (!text) return err_set(err, ERR_MEMORY, "%s: no memory, or a text that is not UTF-8", path);
     size_t length = strlen(text);
     int result = write_text(path, text, length, err);
     free(text);
     *bytes = part_bytes + length;
+    return result;
+}
+
+int manifest_write(const char *folder, const struct checkpoint_state *state,
+                   const struct model_config *model, const json_t *lists, uint64_t *bytes,
+                   struct err *err) {
+    json_t *tree = manifest_tree(state, model, lists);
+    int result = tree ? manifest_write_tree(folder, tree, bytes, err)
+                      : err_set(err, ERR_MEMORY, "%s: no memory for the manifest", folder);
+    json_decref(tree);
     return result;
 }
 
@@ -122,15 +131,30 @@ static int read_state(json_t *value, const char *path, struct checkpoint_state *
     return 0;
 }
 
-// Format, version, and the hash of all the rest.
+int manifest_unseal(json_t *tree, const char *where, uint64_t *hash, struct err *err) {
+    const char *text;
+    uint64_t expected;
+    char found_text[17], expected_text[17];
+    if (json_get_string((struct json_at){tree, where}, "hash", true, NULL, &text, err) != 0)
+        return -1;
+    if (hash_parse(text, &expected) != 0)
+        return err_set(err, ERR_DATA, "%s: hash: \"%.40s\" is not one", where, text);
+    json_object_del(tree, "hash");
+    if (tree_hash(tree, hash) != 0) return err_set(err, ERR_MEMORY, "%s: no memory", where);
+    if (*hash == expected) return 0;
+    hash_text(*hash, found_text);
+    hash_text(expected, expected_text);
+    return err_set(err, ERR_DATA, "%s: its own hash is %s, expected %s; it is damaged", where,
+                   found_text, expected_text);
+}
+
+// Format and version.
 static int read_frame(json_t *tree, const char *path, struct manifest *m, struct err *err) {
     struct json_at at = {tree, path};
-    const char *format, *hash;
+    const char *format;
     int64_t version;
-    uint64_t expected;
     if (json_get_string(at, "format", true, NULL, &format, err) != 0 ||
-        json_get_int(at, "version", true, 0, &version, err) != 0 ||
-        json_get_string(at, "hash", true, NULL, &hash, err) != 0)
+        json_get_int(at, "version", true, 0, &version, err) != 0)
         return -1;
     if (strcmp(format, format_name) != 0)
         return err_set(err, ERR_DATA, "%s: format: expected \"%s\", found \"%.60s\"", path,
@@ -139,25 +163,17 @@ static int read_frame(json_t *tree, const char *path, struct manifest *m, struct
         return err_set(err, ERR_DATA, "%s: version %lld; this program reads versions 1 to %d", path,
                        (long long)version, FORMAT_VERSION);
     m->version = (int)version;
-    if (hash_parse(hash, &expected) != 0)
-        return err_set(err, ERR_DATA, "%s: hash: \"%.40s\" is not one", path, hash);
-    json_object_del(tree, "hash");
-    if (tree_hash(tree, &m->hash) != 0) return err_set(err, ERR_MEMORY, "%s: no memory", path);
-    if (m->hash == expected) return 0;
-    char found_text[17], expected_text[17];
-    hash_text(m->hash, found_text);
-    hash_text(expected, expected_text);
-    return err_set(err, ERR_DATA, "%s: the manifest's own hash is %s, expected %s; it is damaged",
-                   path, found_text, expected_text);
+    return 0;
 }
 
-static int read_tree(json_t *tree, const char *path, struct manifest *m, struct err *err) {
-    if (read_frame(tree, path, m, err) != 0 ||
-        read_state(json_object_get(tree, "state"), path, &m->state, err) != 0 ||
-        model_config_from_json(json_object_get(tree, "model"), path, &m->model, err) != 0 ||
-        manifest_read_parts(tree, path, m, err) != 0)
+int manifest_from_tree(json_t *tree, const char *where, struct manifest *m, struct err *err) {
+    m->tree = json_incref(tree);
+    if (read_frame(tree, where, m, err) != 0 ||
+        read_state(json_object_get(tree, "state"), where, &m->state, err) != 0 ||
+        model_config_from_json(json_object_get(tree, "model"), where, &m->model, err) != 0 ||
+        manifest_read_parts(tree, where, m, err) != 0)
         return -1;
-    return m->version == 1 ? 0 : manifest_complete(m, path, err);
+    return m->version == 1 ? 0 : manifest_complete(m, where, err);
 }
 
 int manifest_read(const char *folder, struct manifest *out, struct err *err) {
@@ -166,9 +182,13 @@ int manifest_read(const char *folder, struct manifest *out, struct err *err) {
     if (file_join(path, sizeof path, folder, MANIFEST_NAME, err) != 0 ||
         file_read(path, LARGEST_MANIFEST, &text, &bytes, err) != 0)
         return -1;
-    struct manifest m = {.tree = json_parse(text, bytes, path, err)};
+    struct manifest m = {0};
+    json_t *tree = json_parse(text, bytes, path, err);
     free(text);
-    if (!m.tree || read_tree(m.tree, path, &m, err) != 0) {
+    int result = tree ? manifest_unseal(tree, path, &m.hash, err) : -1;
+    if (result == 0) result = manifest_from_tree(tree, path, &m, err);
+    json_decref(tree);
+    if (result != 0) {
         manifest_free(&m);
         return -1;
     }

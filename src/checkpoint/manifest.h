@@ -56,6 +56,18 @@ int manifest_lists_merge(json_t *lists, json_t *more, int rank, struct err *err)
 int manifest_write(const char *folder, const struct checkpoint_state *state,
                    const struct model_config *model, const json_t *lists, uint64_t *bytes,
                    struct err *err);
+// The same of a whole tree, without hash.
+int manifest_write_tree(const char *folder, json_t *tree, uint64_t *bytes, struct err *err);
+// Its pieces, for snapshots. The tree without its hash; NULL when memory is short. Then the hash is
+// added, which turns it into text (free() it).
+json_t *manifest_tree(const struct checkpoint_state *state, const struct model_config *model,
+                      const json_t *lists);
+char *manifest_seal(json_t *tree, bool compact);
+// Takes the hash out again and compares.
+int manifest_unseal(json_t *tree, const char *where, uint64_t *hash, struct err *err);
+// State, model and lists of a tree whose hash is known to be right. Keeps a reference to it, and
+// needs manifest_free also when it fails.
+int manifest_from_tree(json_t *tree, const char *where, struct manifest *out, struct err *err);
 // Of version 1 the parts' headers are still to be added, and then manifest_complete called.
 int manifest_read(const char *folder, struct manifest *out, struct err *err);
 int manifest_add_header(struct manifest *m, int part, const struct tensor *tensors, int count,

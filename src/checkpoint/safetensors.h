@@ -44,6 +44,11 @@ bool safetensors_is_floating(enum dtype type); // F64, F32, BF16, F16
 // Index of the first of `count` elements of a floating type that is Inf or NaN, or -1.
 int64_t safetensors_not_finite(const void *data, enum dtype type, int64_t count);
 
+// The bytes in front of the data, length field included; data follow dense in the given order.
+struct text;
+int safetensors_header(const struct tensor *tensors, int count, json_t *metadata, const char *path,
+                       struct text *out, uint64_t *data_bytes, struct err *err);
+
 struct safetensors_writer {
     struct file_writer file;
     struct hash_stream hash; // of all bytes so far

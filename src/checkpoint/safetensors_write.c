@@ -71,6 +71,19 @@ static int make_header(const struct tensor *tensors, int count, json_t *metadata
     return 0;
 }
 
+int safetensors_header(const struct tensor *tensors, int count, json_t *metadata, const char *path,
+                       struct text *out, uint64_t *data_bytes, struct err *err) {
+    struct text header = {0};
+    unsigned char length[8];
+    int result = make_header(tensors, count, metadata, path, &header, data_bytes, err);
+    for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)header.size >> 8 * i);
+    if (result == 0 &&
+        (text_put(out, length, sizeof length) != 0 || text_put(out, header.data, header.size) != 0))
+        result = err_set(err, ERR_MEMORY, "%s: no memory for the header", path);
+    text_free(&header);
+    return result;
+}
+
 int safetensors_write_put(struct safetensors_writer *w, const void *data, uint64_t bytes,
                           struct err *err) {
     hash_put(&w->hash, data, (size_t)bytes);
@@ -82,17 +95,14 @@ int safetensors_write_begin(struct safetensors_writer *w, const char *path,
                             struct err *err) {
     struct text header = {0};
     uint64_t data_bytes = 0;
-    if (make_header(tensors, count, metadata, path, &header, &data_bytes, err) != 0 ||
+    if (safetensors_header(tensors, count, metadata, path, &header, &data_bytes, err) != 0 ||
         file_writer_open(&w->file, path, err) != 0) {
         text_free(&header);
         return -1;
     }
     hash_begin(&w->hash);
-    w->end_bytes = 8 + header.size + data_bytes;
-    unsigned char length[8];
-    for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)header.size >> 8 * i);
-    int result = safetensors_write_put(w, length, sizeof length, err);
-    if (result == 0) result = safetensors_write_put(w, header.data, header.size, err);
+    w->end_bytes = header.size + data_bytes;
+    int result = safetensors_write_put(w, header.data, header.size, err);
     text_free(&header);
     if (result != 0) file_writer_abandon(&w->file);
     return result;

@@ -1,65 +1,118 @@
 // Snapshots: the newest states of a run in memory that outlives the process. A folder of a memory
-// file system (/dev/shm/weft-<uid>/<run>/) holds two generations, each rank's parts of one:
+// file system, /dev/shm/weft-<uid>/<run>/, holds two generations, each rank's image of one:
 //
-//   gen-0/rank-00003.part     what rank 3 stores of the state: the bytes of a checkpoint's part
-//                             file (a copy of it is a valid part), made and touched at the start
-//   gen-0/rank-00003.json     written when the part is complete: step, sizes, hash, the lists of
-//                             checkpoint/manifest.h, state and model; removed before the part is
-//                             written anew. Who sees it sees a complete, hashed part.
-//   gen-0/buddy-*.part, .json the same of ranks of another host, brought by its agent
+//   gen-0/rank-00003.part     what rank 3 stores of the state: its part files of a checkpoint, one
+//                             behind the other. As long as was planned, made and touched at the
+//                             start; only the first `image` bytes count
+//   gen-0/rank-00003.json     written when the image is complete: run, step, the lists of
+//                             checkpoint/manifest.h with hash and place of every part, state and
+//                             model, and a hash of itself; removed before the image is written
+//                             anew. Who sees it sees a complete image
+//   gen-0/buddy-00003.part, .json  the same of ranks of another host, brought by its agent
 //
 // Data-parallel replicas share the work as in a checkpoint: every byte of the state stands in one
-// rank's part, so one generation of all hosts together is one whole checkpoint. The file system's
-// own copy, a buddy's and the disk's are the same bytes under the same names.
+// rank's image, so one generation of all ranks together is one whole checkpoint.
+//
+// A save goes on behind the run: a thread copies the state while the next step computes (the
+// trainer waits for it before weights change, snapshot_wait) and hashes the image, which completes
+// the snapshot; a saver (saver.h) writes the same bytes to disk. One save at most is on its way to
+// disk; a newer snapshot meanwhile takes the other generation, so at least one is always complete.
 #pragma once
 #include "base/slice.h"
 #include "checkpoint/checkpoint.h"
+#include <stdatomic.h>
 
-enum { SNAPSHOT_GENERATIONS = 2 };
+enum { SNAPSHOT_GENERATIONS = 2, SNAPSHOT_RUN_BYTES = 17 };
+
+// ---- where they lie
+// The run of a folder: 16 hex digits from its real path and RUN/run-id, which is made when absent.
+int snapshot_run_id(const char *run_folder, char out[SNAPSHOT_RUN_BYTES], struct err *err);
+// FOLDER/weft-<uid>/<run>
+int snapshot_run_folder(const char *folder, const char *run, char out[CHECKPOINT_PATH_BYTES],
+                        struct err *err);
+// Removes all snapshots of the run on this host, its own and those of others.
+int snapshot_forget(const char *folder, const char *run, struct err *err);
+
+// ---- memory
+struct snapshot_options {
+    const char *folder; // snapshot_run_folder
+    const char *run;
+    int rank, ranks;
+    uint64_t session; // one of all ranks, another one in every process: snapshot_new_session
+    uint64_t generation_bytes; // planned for an image (memory/rank.h, rank_snapshot_bytes)
+    uint64_t part_bytes;       // checkpoint.part_size
+    int threads;               // that copy while the trainer stands still
+    uint64_t other_bytes; // that this process will take besides, to judge whether there is room
+};
+// Grows with time, so that the newer of two sessions is known.
+uint64_t snapshot_new_session(void);
 
 struct snapshot;
-// Takes and touches the memory of two generations for this rank's share of `slices`. No room
-// (ERR_MEMORY): nothing is taken; save to disk directly.
-int snapshot_open(struct snapshot **out, const char *folder, int rank, int ranks,
-                  const struct tensor_slice *slices, int count, struct err *err);
-void snapshot_close(struct snapshot *s);           // the files stay
-uint64_t snapshot_bytes(const struct snapshot *s); // of both generations, as planned and touched
-// The same without taking anything, for the plan of memory.
-uint64_t snapshot_plan_bytes(const struct tensor_slice *slices, int count);
+// Takes and touches the memory of two generations. What lies there from an earlier process stays
+// until it is written over. No room: ERR_MEMORY, and nothing is kept; save to disk directly.
+int snapshot_open(struct snapshot **out, const struct snapshot_options *options, struct err *err);
+// Of whom the state is; once, before the first save. The slices' memory must stay where it is.
+int snapshot_slices(struct snapshot *s, const struct tensor_slice *slices, int count,
+                    struct err *err);
+void snapshot_close(struct snapshot *s);                 // waits for the copy; the files stay
+void snapshot_remove(struct snapshot *s);                // this rank's files; then only _close
+uint64_t snapshot_bytes(const struct snapshot *s);       // of both generations, as taken
+uint64_t snapshot_image_bytes(const struct snapshot *s); // what of a generation a state needs
 
-// Copies the state on a thread of its own; the slices' memory must not change until snapshot_wait
-// returns (the trainer waits before the next update, see engine_step.may_update). The generation is
-// the older one; -1 while that one is still being written to disk (at most one in flight).
+// Begins to copy the state into a generation that no save needs any longer; the slices' memory must
+// not change until snapshot_wait has returned. The generation, or -1 with an error.
 int snapshot_begin(struct snapshot *s, const struct checkpoint_state *state,
                    const struct model_config *model, struct err *err);
-double snapshot_wait(struct snapshot *s); // seconds that the caller stood still
+// Copies what is left, with all threads. Seconds that the caller stood still; 0 when nothing was
+// under way.
+double snapshot_wait(struct snapshot *s);
+double snapshot_copy_seconds(struct snapshot *s); // of the last copy, begin to end
+double snapshot_seal_seconds(struct snapshot *s); // from its begin until it was complete
 
-// ---- writing to disk behind the run
-enum saving { SAVING_IDLE, SAVING_BUSY, SAVING_WRITTEN, SAVING_FAILED };
-struct saving_status {
-    enum saving state; // of this rank's part; WRITTEN: durable in staging
-    int64_t step;
-    double persist_seconds; // of the last one that was published
-    struct err why;
+bool snapshot_busy(struct snapshot *s); // the last one is not complete yet
+
+// What the saver does with a generation. snapshot_hold: until snapshot_release nobody writes over
+// it. snapshot_settle: waits until it is complete; `stop` ends that early.
+void snapshot_hold(struct snapshot *s, int generation);
+void snapshot_release(struct snapshot *s, int generation);
+int snapshot_settle(struct snapshot *s, int generation, const atomic_bool *stop, struct err *err);
+// Part `index` of a sealed generation; false: there are no more.
+struct snapshot_part {
+    const char *name;
+    const void *data; // at a page border where it is large
+    uint64_t bytes;
 };
-struct saver; // this rank's background writer
-// Writes to `folder`, and then to `second` (NULL: none). Low priority, bounded memory.
-int saver_open(struct saver **out, struct snapshot *snapshot, const char *folder,
-               const char *second, int rank, int ranks, struct err *err);
-void saver_close(struct saver *s);
-void saver_begin(struct saver *s); // of the snapshot that was completed last
-struct saving_status saver_status(struct saver *s);
-// Ranks agree on the status between steps; when all have written, rank 0 publishes (manifest last,
-// rename), in the background too; when one has failed, all drop it.
-void saver_publish(struct saver *s);
-void saver_drop(struct saver *s);
+bool snapshot_part(const struct snapshot *s, int generation, int index, struct snapshot_part *out);
+const json_t *snapshot_tree(const struct snapshot *s, int generation); // the json, without its hash
+
+// ---- images as files, for agents
+struct snapshot_image {
+    uint64_t session, number, bytes; // bytes: that count of the .part
+    int64_t step;
+    int rank, ranks;
+};
+// `json`: path of the .json. Reads it alone.
+int snapshot_read_image(const char *json, struct snapshot_image *out, struct err *err);
+// Reads the .part beside it too, and compares hashes. `stop` may be NULL.
+int snapshot_check_image(const char *json, const atomic_bool *stop, struct err *err);
 
 // ---- loading
-// The newest state that is complete among memory (own and buddy parts, wherever they lie: ranks
-// send each other what they lack) and disk; collective over `world`. `states_back`: so many states
-// older. Parts whose hash is wrong do not count, and that is said. What was saved under one layout
-// is loaded under any other. *from: "memory", "buddy", "disk".
-int snapshot_load_newest(const char *memory_folder, const char *disk_folder,
-                         const char *second_folder, int states_back,
-                         const struct tensor_slice *slices, int count, struct comm_stream *world,
-                         struct checkpoint_state *state, const char **from, struct err *err);
+struct snapshot_places {
+    const char *memory;               // snapshot_run_folder of this rank's host; NULL: none
+    const char *run;                  // whose snapshots count
+    const char *disk, *second;        // checkpoint folders; second NULL: none
+    const struct model_config *model; // snapshots of another shape are passed over
+};
+struct snapshot_choice {
+    int back;          // so many states before the newest
+    int64_t most_step; // and none newer than this; -1: any
+};
+// Opens the newest state that is complete among memory (own and buddies' images, on whatever host
+// they lie) and disk, at equal steps in this order; collective over `world`. What is damaged or
+// incomplete is passed over, and said. *from: "memory", "buddy" (some image came from another host
+// than its rank's), "disk", "second folder". None at all: *out is NULL and the result 0. An opened
+// snapshot is loaded by checkpoint_load_slices alone (ranks send each other what they lack), and is
+// a checkpoint in all else; its path says where it was found.
+int snapshot_open_newest(const struct snapshot_places *places, const struct snapshot_choice *choice,
+                         struct comm_stream *world, struct checkpoint **out, const char **from,
+                         struct err *err);

@@ -1,0 +1,176 @@
+// Where snapshots lie, whose they are, and images as files. See snapshot.h.
+#include "base/clock.h"
+#include "base/hash.h"
+#include "checkpoint/snapshot_parts.h"
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+// ---- the run
+
+static const char id_name[] = "run-id";
+
+// Somebody else may make it at the same time: what lies there in the end counts.
+static int read_or_make_id(const char *path, char id[17], struct err *err) {
+    uint64_t value, found;
+    char *text;
+    size_t bytes;
+    if (!file_exists(path)) {
+        if (getrandom(&value, sizeof value, 0) != sizeof value)
+            return err_set_errno(err, "the system gives no random bytes");
+        hash_text(value, id);
+        if (file_replace(path, id, 16, err) != 0) return -1;
+    }
+    if (file_read(path, 1000, &text, &bytes, err) != 0) return -1;
+    text[strcspn(text, "\n")] = 0;
+    int result = hash_parse(text, &found);
+    free(text);
+    if (result != 0)
+        return err_set(err, ERR_DATA, "%s: expected 16 hex digits; remove the file", path);
+    hash_text(found, id);
+    return 0;
+}
+
+int snapshot_run_id(const char *run_folder, char out[SNAPSHOT_RUN_BYTES], struct err *err) {
+    char path[CHECKPOINT_PATH_BYTES], id[17], both[PATH_MAX + 32];
+    char *real = realpath(run_folder, NULL);
+    if (!real) return err_set_errno(err, "%s: cannot find the run folder", run_folder);
+    int result = file_join(path, sizeof path, real, id_name, err);
+    if (result == 0) result = read_or_make_id(path, id, err);
+    if (result == 0) {
+        snprintf(both, sizeof both, "%s %s", real, id);
+        hash_text(hash_string(both), out);
+    }
+    free(real);
+    return result;
+}
+
+int snapshot_run_folder(const char *folder, const char *run, char out[CHECKPOINT_PATH_BYTES],
+                        struct err *err) {
+    char name[64];
+    snprintf(name, sizeof name, "weft-%lu/%.16s", (unsigned long)getuid(), run);
+    return file_join(out, CHECKPOINT_PATH_BYTES, folder, name, err);
+}
+
+int snapshot_forget(const char *folder, const char *run, struct err *err) {
+    char path[CHECKPOINT_PATH_BYTES];
+    if (snapshot_run_folder(folder, run, path, err) != 0) return -1;
+    return file_exists(path) ? file_remove_tree(path, err) : 0;
+}
+
+uint64_t snapshot_new_session(void) {
+    unsigned char some = 0;
+    if (getrandom(&some, sizeof some, 0) != sizeof some) some = (unsigned char)getpid();
+    return (uint64_t)(clock_wall_seconds() * 1e6) << 8 | some;
+}
+
+// ---- images
+
+int snapshot_image_path(const char *json, char out[CHECKPOINT_PATH_BYTES], struct err *err) {
+    size_t length = strlen(json);
+    if (length < 6 || length >= CHECKPOINT_PATH_BYTES || strcmp(json + length - 5, ".json") != 0)
+        return err_set(err, ERR_INTERNAL, "%.200s: no name of a snapshot", json);
+    memcpy(out, json, length - 5);
+    strcpy(out + length - 5, ".part");
+    return 0;
+}
+
+static int read_image(json_t *tree, const char *json, struct snapshot_image *out, struct err *err) {
+    struct json_at at = {tree, json};
+    int64_t session, number, bytes, rank, ranks, step;
+    struct json_at state = {json_object_get(tree, "state"), json};
+    if (json_get_int(at, "session", true, 0, &session, err) != 0 ||
+        json_get_int(at, "number", true, 0, &number, err) != 0 ||
+        json_get_int(at, "image", true, 0, &bytes, err) != 0 ||
+        json_get_int(at, "rank", true, 0, &rank, err) != 0 ||
+        json_get_int(at, "ranks", true, 0, &ranks, err) != 0 ||
+        json_get_int(state, "step", true, 0, &step, err) != 0)
+        return -1;
+    if (session < 0 || number < 0 || bytes < 0 || rank < 0 || rank >= ranks || ranks > INT32_MAX ||
+        step < 0)
+        return err_set(err, ERR_DATA, "%s: a number of the snapshot is out of range", json);
+    *out = (struct snapshot_image){.session = (uint64_t)session,
+                                   .number = (uint64_t)number,
+                                   .bytes = (uint64_t)bytes,
+                                   .step = step,
+                                   .rank = (int)rank,
+                                   .ranks = (int)ranks};
+    return 0;
+}
+
+json_t *snapshot_read_tree(const char *json, struct snapshot_image *image, struct err *err) {
+    json_t *tree = json_parse_file(json, err);
+    uint64_t hash;
+    if (!tree) return NULL;
+    if (manifest_unseal(tree, json, &hash, err) == 0 && read_image(tree, json, image, err) == 0)
+        return tree;
+    json_decref(tree);
+    return NULL;
+}
+
+int snapshot_read_image(const char *json, struct snapshot_image *out, struct err *err) {
+    json_t *tree = snapshot_read_tree(json, out, err);
+    json_decref(tree);
+    return tree ? 0 : -1;
+}
+
+int snapshot_hash(const char *data, uint64_t bytes, const atomic_bool *stop, uint64_t *hash,
+                  struct err *err) {
+    enum { PIECE_BYTES = 4 << 20 };
+    struct hash_stream h;
+    hash_begin(&h);
+    for (uint64_t at = 0; at < bytes; at += PIECE_BYTES) {
+        uint64_t now = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        if (stop && *stop) return err_set(err, ERR_IO, "another rank has failed");
+        hash_put(&h, data + at, (size_t)now);
+    }
+    *hash = hash_end(&h);
+    return 0;
+}
+
+int snapshot_check_parts(const json_t *tree, const char *image, uint64_t bytes, const char *where,
+                         const atomic_bool *stop, struct err *err) {
+    json_t *part;
+    size_t i;
+    json_array_foreach(json_object_get(tree, "parts"), i, part) {
+        struct json_at at = {part, where};
+        const char *text;
+        int64_t offset, length;
+        uint64_t expected, found;
+        if (json_get_int(at, "offset", true, 0, &offset, err) != 0 ||
+            json_get_int(at, "bytes", true, 0, &length, err) != 0 ||
+            json_get_string(at, "xxh3", true, NULL, &text, err) != 0)
+            return -1;
+        if (offset < 0 || length < 0 || (uint64_t)offset > bytes ||
+            (uint64_t)length > bytes - (uint64_t)offset || hash_parse(text, &expected) != 0)
+            return err_set(err, ERR_DATA, "%s: part %zu is malformed", where, i);
+        if (snapshot_hash(image + offset, (uint64_t)length, stop, &found, err) != 0) return -1;
+        if (found != expected)
+            return err_set(err, ERR_DATA,
+                           "%s: the content of part %zu does not have its hash; it is damaged, or "
+                           "was written over",
+                           where, i);
+    }
+    return 0;
+}
+
+int snapshot_check_image(const char *json, const atomic_bool *stop, struct err *err) {
+    struct snapshot_image image;
+    struct file_map map = {0};
+    char path[CHECKPOINT_PATH_BYTES];
+    json_t *tree = snapshot_read_tree(json, &image, err);
+    int result = tree ? snapshot_image_path(json, path, err) : -1;
+    if (result == 0) result = file_map_open(&map, path, err);
+    if (result == 0 && map.size < image.bytes)
+        result =
+            err_set(err, ERR_DATA, "%s: %zu bytes, expected %" PRIu64, path, map.size, image.bytes);
+    if (result == 0)
+        result = snapshot_check_parts(tree, (const char *)map.data, image.bytes, path, stop, err);
+    file_map_close(&map);
+    json_decref(tree);
+    return result;
+}
