@@ -132,9 +132,14 @@ static int take_memory(struct snapshot *s, struct err *err) {
 // Of what an earlier process left the newer stays longer.
 static void look_back(struct snapshot *s) {
     struct snapshot_image image[SNAPSHOT_GENERATIONS] = {0};
-    for (int g = 0; g < SNAPSHOT_GENERATIONS; g++)
-        if (file_exists(s->generations[g].json))
-            snapshot_read_image(s->generations[g].json, &image[g], NULL);
+    for (int g = 0; g < SNAPSHOT_GENERATIONS; g++) {
+        char *text;
+        size_t size;
+        const char *json = s->generations[g].json;
+        if (file_read(json, 0, &text, &size, NULL) != 0) continue;
+        snapshot_read_image(text, size, json, &image[g], NULL);
+        free(text);
+    }
     bool second = image[1].session != image[0].session ? image[1].session > image[0].session
                                                        : image[1].number > image[0].number;
     s->generations[second].number = s->numbers = 1;

@@ -91,10 +91,13 @@ struct snapshot_image {
     int64_t step;
     int rank, ranks;
 };
-// `json`: path of the .json. Reads it alone.
-int snapshot_read_image(const char *json, struct snapshot_image *out, struct err *err);
-// Reads the .part beside it too, and compares hashes. `stop` may be NULL.
-int snapshot_check_image(const char *json, const atomic_bool *stop, struct err *err);
+// From the text of a .json; `where` stands in messages.
+int snapshot_read_image(const char *text, size_t bytes, const char *where,
+                        struct snapshot_image *out, struct err *err);
+// Reads the .part at `part` too and compares hashes, whatever was read or written meanwhile. `stop`
+// may be NULL.
+int snapshot_check_image(const char *text, size_t bytes, const char *part, const atomic_bool *stop,
+                         struct err *err);
 
 // ---- loading
 struct snapshot_places {

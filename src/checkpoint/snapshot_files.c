@@ -70,19 +70,11 @@ uint64_t snapshot_new_session(void) {
 
 // ---- images
 
-int snapshot_image_path(const char *json, char out[CHECKPOINT_PATH_BYTES], struct err *err) {
-    size_t length = strlen(json);
-    if (length < 6 || length >= CHECKPOINT_PATH_BYTES || strcmp(json + length - 5, ".json") != 0)
-        return err_set(err, ERR_INTERNAL, "%.200s: no name of a snapshot", json);
-    memcpy(out, json, length - 5);
-    strcpy(out + length - 5, ".part");
-    return 0;
-}
-
-static int read_image(json_t *tree, const char *json, struct snapshot_image *out, struct err *err) {
-    struct json_at at = {tree, json};
+static int read_image(json_t *tree, const char *where, struct snapshot_image *out,
+                      struct err *err) {
+    struct json_at at = {tree, where};
     int64_t session, number, bytes, rank, ranks, step;
-    struct json_at state = {json_object_get(tree, "state"), json};
+    struct json_at state = {json_object_get(tree, "state"), where};
     if (json_get_int(at, "session", true, 0, &session, err) != 0 ||
         json_get_int(at, "number", true, 0, &number, err) != 0 ||
         json_get_int(at, "image", true, 0, &bytes, err) != 0 ||
@@ -92,7 +84,7 @@ static int read_image(json_t *tree, const char *json, struct snapshot_image *out
         return -1;
     if (session < 0 || number < 0 || bytes < 0 || rank < 0 || rank >= ranks || ranks > INT32_MAX ||
         step < 0)
-        return err_set(err, ERR_DATA, "%s: a number of the snapshot is out of range", json);
+        return err_set(err, ERR_DATA, "%s: a number of the snapshot is out of range", where);
     *out = (struct snapshot_image){.session = (uint64_t)session,
                                    .number = (uint64_t)number,
                                    .bytes = (uint64_t)bytes,
@@ -102,18 +94,20 @@ static int read_image(json_t *tree, const char *json, struct snapshot_image *out
     return 0;
 }
 
-json_t *snapshot_read_tree(const char *json, struct snapshot_image *image, struct err *err) {
-    json_t *tree = json_parse_file(json, err);
+json_t *snapshot_read_tree(const char *text, size_t bytes, const char *where,
+                           struct snapshot_image *image, struct err *err) {
+    json_t *tree = json_parse(text, bytes, where, err);
     uint64_t hash;
     if (!tree) return NULL;
-    if (manifest_unseal(tree, json, &hash, err) == 0 && read_image(tree, json, image, err) == 0)
+    if (manifest_unseal(tree, where, &hash, err) == 0 && read_image(tree, where, image, err) == 0)
         return tree;
     json_decref(tree);
     return NULL;
 }
 
-int snapshot_read_image(const char *json, struct snapshot_image *out, struct err *err) {
-    json_t *tree = snapshot_read_tree(json, out, err);
+int snapshot_read_image(const char *text, size_t bytes, const char *where,
+                        struct snapshot_image *out, struct err *err) {
+    json_t *tree = snapshot_read_tree(text, bytes, where, out, err);
     json_decref(tree);
     return tree ? 0 : -1;
 }
@@ -158,18 +152,17 @@ int snapshot_check_parts(const json_t *tree, const char *image, uint64_t bytes, 
     return 0;
 }
 
-int snapshot_check_image(const char *json, const atomic_bool *stop, struct err *err) {
+int snapshot_check_image(const char *text, size_t bytes, const char *part, const atomic_bool *stop,
+                         struct err *err) {
     struct snapshot_image image;
     struct file_map map = {0};
-    char path[CHECKPOINT_PATH_BYTES];
-    json_t *tree = snapshot_read_tree(json, &image, err);
-    int result = tree ? snapshot_image_path(json, path, err) : -1;
-    if (result == 0) result = file_map_open(&map, path, err);
+    json_t *tree = snapshot_read_tree(text, bytes, part, &image, err);
+    int result = tree ? file_map_open(&map, part, err) : -1;
     if (result == 0 && map.size < image.bytes)
         result =
-            err_set(err, ERR_DATA, "%s: %zu bytes, expected %" PRIu64, path, map.size, image.bytes);
+            err_set(err, ERR_DATA, "%s: %zu bytes, expected %" PRIu64, part, map.size, image.bytes);
     if (result == 0)
-        result = snapshot_check_parts(tree, (const char *)map.data, image.bytes, path, stop, err);
+        result = snapshot_check_parts(tree, (const char *)map.data, image.bytes, part, stop, err);
     file_map_close(&map);
     json_decref(tree);
     return result;
