@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "operate/agent_parts.h"
 #include "operate/marks.h"
+#include "operate/stacks.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -13,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ANSWER_MOST_BYTES = WIRE_MOST_BYTES - 4096 };
+enum { PIDS_MOST = 4096, ANSWER_MOST_BYTES = WIRE_MOST_BYTES - 4096 };
 
 pid_t agent_fork(int keep, struct err *err) {
     pid_t parent = getpid(), child = fork();
@@ -35,12 +36,32 @@ static double number(const json_t *message, const char *key, double fallback) {
     return json_is_number(value) ? json_number_value(value) : fallback;
 }
 
+static json_t *failed(const struct err *err) {
+    return json_pack("{s:s}", "error", err->text);
+}
+
+static json_t *do_stacks(const json_t *message) {
+    static int pids[PIDS_MOST];
+    const json_t *list = json_object_get(message, "pids");
+    int count = 0;
+    struct text text = {0};
+    struct err err = {0};
+    for (size_t i = 0; i < json_array_size(list) && count < PIDS_MOST; i++)
+        pids[count++] = (int)json_integer_value(json_array_get(list, i));
+    if (stacks_text(pids, count, number(message, "seconds", 3), &text, &err) != 0)
+        return failed(&err);
+    if (text.size > ANSWER_MOST_BYTES / 2) text.data[ANSWER_MOST_BYTES / 2] = 0;
+    size_t valid = text.data ? text_utf8_valid_prefix(text.data, strlen(text.data)) : 0;
+    return json_pack("{s:o}", "text", json_stringn(text.data ? text.data : "", valid));
+}
+
 static json_t *do_kill(const struct agent_options *o, const json_t *message) {
     int left, killed = marks_kill(o->run, getppid(), true, number(message, "seconds", 5), &left);
     return json_pack("{s:i, s:i}", "killed", killed, "left", left);
 }
 
 static json_t *perform(const struct agent_options *o, const char *order, const json_t *message) {
+    if (strcmp(order, "stacks") == 0) return do_stacks(message);
     if (strcmp(order, "kill") == 0) return do_kill(o, message);
     char text[160];
     snprintf(text, sizeof text, "unknown order \"%.100s\"", order);

@@ -167,6 +167,7 @@ static void hear_hello(struct agents *a, int host, const struct control_event *e
     copy_text(v->binary, sizeof v->binary, e->message, "binary");
     copy_text(v->machine, sizeof v->machine, e->message, "machine");
     v->port = (int)json_integer_value(json_object_get(e->message, "port"));
+    v->pid = (int)json_integer_value(json_object_get(e->message, "pid"));
     v->copied_step = -1;
     v->heard = now;
     if (a->options.binary && strcmp(v->binary, a->options.binary) != 0) {

@@ -31,6 +31,7 @@ struct agent_view {
     int port;
     char isa[32], binary[24]; // instruction set, version_digest
     char machine[160];
+    int pid;                     // there
     double clock_offset_seconds; // not a number: not known
     // Copies of its snapshots: the newest step that its buddy keeps of all that it sent; -1: none.
     int64_t copied_step;

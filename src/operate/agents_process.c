@@ -18,7 +18,7 @@ static _Noreturn void become(char **words, int input, int output, pid_t supervis
                                              "WEFT_ATTEMPT"};
     sigset_t none;
     setsid(); // Ctrl-C is the supervisor's
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != supervisor) _exit(127);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
