@@ -10,6 +10,7 @@ int verb_convert(int argc, char **argv);
 int verb_data(int argc, char **argv);
 int verb_eval(int argc, char **argv);
 int verb_hardware(int argc, char **argv);
+int verb_health(int argc, char **argv);
 int verb_launch(int argc, char **argv);
 int verb_layout(int argc, char **argv);
 int verb_plan(int argc, char **argv);

@@ -15,6 +15,7 @@ static const struct verb {
     {"config", verb_config, "documents the keys of a configuration, shows how one resolves"},
     {"train", verb_train, "trains a model as a configuration says, or goes on with it"},
     {"launch", verb_launch, "starts a verb as several ranks, through mpirun"},
+    {"health", verb_health, "checks whether this machine is fit to compute"},
     {"layout", verb_layout, "shows how a model and a run are spread over ranks"},
     {"plan", verb_plan, "which layout a training should have, and what it will take"},
     {"data", verb_data, "turns text into shards of tokens, looks at shards, checks them"},
@@ -39,7 +40,8 @@ static void print_help(void) {
            "  weft --version      prints what was built\n"
            "\nexit status: 0 done, 2 wrong usage or configuration, 3 bad data, 4 input or output "
            "failed,\n"
-           "5 out of memory, 70 internal error, 130 interrupted after saving\n");
+           "5 out of memory, 70 internal error, 75 start it again, 76 start it on other hosts,\n"
+           "130 interrupted after saving\n");
 }
 
 static void print_version(void) {
