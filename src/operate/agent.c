@@ -1,10 +1,11 @@
 // The agent's loop: its connection to the supervisor, orders, and other agents that call. See
 // agent.h.
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/log.h"
+#include "checkpoint/snapshot.h"
 #include "operate/agent_parts.h"
 #include "operate/buddy.h"
+#include "operate/health.h"
 #include "operate/marks.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -24,10 +25,10 @@ enum { CALLERS_MOST = 16 };
 
 struct agent {
     const struct agent_options *options;
-    char snapshots[4300]; // of this run
-    struct wire *w;       // to the supervisor; NULL: lost
-    double lost, tried;   // since when; when it was last tried
-    double told;          // when facts were last sent
+    char snapshots[CHECKPOINT_PATH_BYTES]; // of this run
+    struct wire *w;                        // to the supervisor; NULL: lost
+    double lost, tried;                    // since when; when it was last tried
+    double told;                           // when facts were last sent
     int listener, port;
     char own_address[64];
     struct agent_disk disk;
@@ -111,6 +112,8 @@ static void serve(const struct agent *a, struct wire *w) {
     const char *role = json_string_value(json_object_get(hello, "role"));
     if (role && strcmp(role, "buddy") == 0)
         buddy_receive(w, hello, a->snapshots, &a->options->key, &err);
+    else if (role && strcmp(role, "link") == 0)
+        health_serve(w, &err);
 }
 
 static void reap_callers(struct agent *a) {
@@ -175,7 +178,7 @@ static void obey(struct agent *a, const json_t *message) {
     if (strcmp(order, "buddy") == 0) {
         failed = start_copier(a, message, &err);
     } else if (strcmp(order, "forget") == 0) {
-        failed = file_exists(a->snapshots) ? file_remove_tree(a->snapshots, &err) : 0;
+        failed = snapshot_forget(a->options->snapshot_folder, a->options->run, &err);
     } else if (strcmp(order, "leave") == 0) {
         a->leave = true;
     } else if (strcmp(order, "echo") != 0) {
@@ -288,10 +291,10 @@ static int run_loop(struct agent *a, struct err *err) {
 int agent_run(const struct agent_options *options, struct err *err) {
     struct agent a = {.options = options, .listener = -1, .copier_output = -1};
     a.lost = clock_seconds();
-    snprintf(a.snapshots, sizeof a.snapshots, "%s/weft-%u/%s", options->snapshot_folder,
-             (unsigned)geteuid(), options->run);
     signal(SIGPIPE, SIG_IGN);
-    if (agent_disk_open(&a.disk, options->disk_folder, err) != 0) return -1;
+    if (snapshot_run_folder(options->snapshot_folder, options->run, a.snapshots, err) != 0 ||
+        agent_disk_open(&a.disk, options->disk_folder, err) != 0)
+        return -1;
     int result = run_loop(&a, err);
     end_copier(&a);
     text_free(&a.copier_said);

@@ -11,8 +11,9 @@
 // orders ({"type":"order","order":...,"id":N}), each answered by {"type":"done","id":N,...}, with
 // "error" where it failed:
 //   "echo"    for clock offsets and delay: {"time":...}
-//   "health"  operate/health.h, its options as members: {"health":{...}}; "peers": addresses of
-//             agents to measure the links to
+//   "health"  operate/health.h, its options as members ("break": break_check; "peers":
+//             "address:port" of agents to measure the links to): health_json's members, and
+//             "verdict" where a check failed
 //   "stacks"  of the given "pids": {"text":...}
 //   "kill"    every process of the run on this host, by its mark in the environment
 //             (WEFT_RUN=<id>); the agent itself excepted: {"killed":N,"left":N}

@@ -2,6 +2,7 @@
 // through a pipe as one JSON object.
 #include "base/clock.h"
 #include "operate/agent_parts.h"
+#include "operate/health.h"
 #include "operate/marks.h"
 #include "operate/stacks.h"
 #include <errno.h>
@@ -14,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PIDS_MOST = 4096, ANSWER_MOST_BYTES = WIRE_MOST_BYTES - 4096 };
+enum { PEERS_MOST = 16, PIDS_MOST = 4096, ANSWER_MOST_BYTES = WIRE_MOST_BYTES - 4096 };
 
 pid_t agent_fork(int keep, struct err *err) {
     pid_t parent = getpid(), child = fork();
@@ -40,6 +41,35 @@ static json_t *failed(const struct err *err) {
     return json_pack("{s:s}", "error", err->text);
 }
 
+static json_t *do_health(const struct agent_options *o, const json_t *message) {
+    const char *peers[PEERS_MOST];
+    const json_t *list = json_object_get(message, "peers");
+    const char *folder = json_string_value(json_object_get(message, "folder"));
+    struct health_options options = {
+        .gemm_seconds = number(message, "gemm_seconds", 0.3),
+        .memory_bytes = (uint64_t)number(message, "memory_bytes", 0),
+        .folder = folder ? folder : o->disk_folder,
+        .disk_bytes = (uint64_t)number(message, "disk_bytes", 0),
+        .peers = peers,
+        .key = &o->key,
+        .link_bytes = (uint64_t)number(message, "link_bytes", 0),
+        .against = json_object_get(message, "against"),
+        .least_share = number(message, "least_share", 0),
+        .break_check = json_string_value(json_object_get(message, "break")),
+    };
+    for (size_t i = 0; i < json_array_size(list) && options.peer_count < PEERS_MOST; i++) {
+        const char *peer = json_string_value(json_array_get(list, i));
+        if (peer) peers[options.peer_count++] = peer;
+    }
+    struct health health;
+    struct err err = {0};
+    if (health_run(&options, &health, &err) != 0) return failed(&err);
+    json_t *found = health_json(&health);
+    if (found && !health.passed && health_verdict(&health, o->host, &err) != 0)
+        json_object_set_new(found, "verdict", json_string(err.text));
+    return found;
+}
+
 static json_t *do_stacks(const json_t *message) {
     static int pids[PIDS_MOST];
     const json_t *list = json_object_get(message, "pids");
@@ -61,6 +91,7 @@ static json_t *do_kill(const struct agent_options *o, const json_t *message) {
 }
 
 static json_t *perform(const struct agent_options *o, const char *order, const json_t *message) {
+    if (strcmp(order, "health") == 0) return do_health(o, message);
     if (strcmp(order, "stacks") == 0) return do_stacks(message);
     if (strcmp(order, "kill") == 0) return do_kill(o, message);
     char text[160];

@@ -1,19 +1,18 @@
 // Copies of a host's snapshots on another host, so that a state survives the loss of its host.
 //
 // An agent's sender looks at the snapshots of its host (checkpoint/snapshot.h) and copies each
-// complete part that is new to the agent of its buddy, where it lies under the name buddy-...: the
-// data first, then, when its hash is right, the text that makes it count. What changes while it is
-// copied is dropped there. One part is on its way at a time, in pieces of 1 MiB, so a copy takes no
-// memory worth the name on either side.
+// complete image that is new to the agent of its buddy, where it lies under the name buddy-...: the
+// data first, then, when the hashes of all its parts are right, the text that makes it count. What
+// changes while it is copied is dropped there. One image is on its way at a time, in pieces of
+// 1 MiB, so a copy takes no memory worth the name on either side.
 //
 // On the connection (base/wire.h, the run's key), from the sender:
 //   {"type":"hello","role":"buddy","host":"node1","session":"<32 hex digits>"}
 //   -> {"type":"welcome","session":"<32 hex digits>"}
-//   {"type":"part","generation":0,"name":"rank-00003","bytes":N,"hash":"<16 hex digits>","step":12,
-//    "text":"<content of the .json>"}
-//   -> {"type":"go"}                then N bytes in pieces, each followed by a tag of 32 bytes: the
-//                                   keyed hash (BLAKE2b) of both sessions, the piece's number on
-//                                   this connection, and the piece
+//   {"type":"image","generation":0,"rank":3,"text":"<content of the .json>"}
+//   -> {"type":"go"}                then the bytes that count in pieces, each followed by a tag of
+//                                   32 bytes: the keyed hash (BLAKE2b) of both sessions, the
+//                                   piece's number on this connection, and the piece
 //   -> {"type":"stored"} or {"type":"dropped","why":...}
 #pragma once
 #include "base/wire.h"
@@ -28,7 +27,7 @@ struct buddy_target {
     int port;
     struct wire_key key;
 };
-// Copies what is new, every 0.2 s, and writes a line of JSON to `report` for each part and each
+// Copies what is new, every 0.2 s, and writes a line of JSON to `report` for each image and each
 // fault: {"host":...,"step":...,"bytes":...,"seconds":...} or {"host":...,"error":...}. Does not
 // return; runs in a process of its own.
 _Noreturn void buddy_send_all(const struct buddy_target *target, int report);
@@ -37,8 +36,8 @@ _Noreturn void buddy_send_all(const struct buddy_target *target, int report);
 int buddy_receive(struct wire *w, const json_t *hello, const char *folder,
                   const struct wire_key *key, struct err *err);
 
-// Copies all complete parts that `known` does not list; *sent counts them. For tests, and a step of
-// buddy_send_all. `known` begins as {0}; free with buddy_known_free.
+// Copies all complete images that `known` does not list; *sent counts them. For tests, and a step
+// of buddy_send_all. `known` begins as {0}; free with buddy_known_free.
 struct buddy_known {
     struct {
         char name[64];   // "gen-0/rank-00003"

@@ -1,10 +1,7 @@
 // The receiving end: keeps what another host sends; see buddy.h.
 #include "base/file.h"
-#include "base/hash.h"
-#include "base/text.h"
 #include "checkpoint/snapshot.h"
 #include "operate/buddy_parts.h"
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,34 +13,25 @@
 enum { WAIT_FOR_PART_SECONDS = 24 * 3600 };
 
 struct offer {
-    int generation;
-    const char *name, *text;
-    uint64_t bytes, hash;
+    int generation, rank;
+    const char *text;
+    struct snapshot_image is;
     char part[4352], json[4352];
 };
 
-// A name from elsewhere must not lead out of the folder.
-static bool is_name(const char *name) {
-    if (!name || strncmp(name, "rank-", 5) != 0 || !name[5] || strlen(name) > 16) return false;
-    for (const char *p = name + 5; *p; p++)
-        if (!isdigit((unsigned char)*p)) return false;
-    return true;
-}
-
 static int read_offer(const json_t *m, const char *folder, struct offer *o, struct err *err) {
-    const char *hash = json_string_value(json_object_get(m, "hash"));
-    const json_t *generation = json_object_get(m, "generation"),
-                 *bytes = json_object_get(m, "bytes");
-    o->name = json_string_value(json_object_get(m, "name"));
+    const json_t *generation = json_object_get(m, "generation"), *rank = json_object_get(m, "rank");
     o->text = json_string_value(json_object_get(m, "text"));
     o->generation = json_is_integer(generation) ? (int)json_integer_value(generation) : -1;
-    if (!is_name(o->name) || !o->text || o->generation < 0 ||
-        o->generation >= SNAPSHOT_GENERATIONS || !json_is_integer(bytes) ||
-        json_integer_value(bytes) < 1 || !hash || hash_parse(hash, &o->hash) != 0)
+    o->rank = json_is_integer(rank) ? (int)json_integer_value(rank) : -1;
+    if (o->generation < 0 || o->generation >= SNAPSHOT_GENERATIONS || !o->text)
         return err_set(err, ERR_DATA, "an offer of a copy that is none");
-    o->bytes = (uint64_t)json_integer_value(bytes);
-    snprintf(o->part, sizeof o->part, "%s/gen-%d/buddy-%s.part", folder, o->generation, o->name);
-    snprintf(o->json, sizeof o->json, "%s/gen-%d/buddy-%s.json", folder, o->generation, o->name);
+    if (snapshot_read_image(o->text, strlen(o->text), "offer", &o->is, err) != 0) return -1;
+    if (o->is.rank != o->rank)
+        return err_set(err, ERR_DATA, "a copy of rank %d is offered as one of rank %d", o->is.rank,
+                       o->rank);
+    snprintf(o->part, sizeof o->part, "%s/gen-%d/buddy-%05d.part", folder, o->generation, o->rank);
+    snprintf(o->json, sizeof o->json, "%s/gen-%d/buddy-%05d.json", folder, o->generation, o->rank);
     return 0;
 }
 
@@ -56,13 +44,13 @@ static int open_part(const struct offer *o, const char *folder, int *file, struc
     int fd = open(o->part, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0) return err_set_errno(err, "%s", o->part);
     int error =
-        ftruncate(fd, (off_t)o->bytes) != 0 ? errno : posix_fallocate(fd, 0, (off_t)o->bytes);
+        ftruncate(fd, (off_t)o->is.bytes) != 0 ? errno : posix_fallocate(fd, 0, (off_t)o->is.bytes);
     if (error) {
         close(fd);
         unlink(o->part);
         errno = error;
         return err_set_errno(err, "%s: no room for %llu bytes of another host", o->part,
-                             (unsigned long long)o->bytes);
+                             (unsigned long long)o->is.bytes);
     }
     *file = fd;
     return 0;
@@ -81,28 +69,24 @@ static int write_all(int file, const unsigned char *data, size_t bytes, uint64_t
     return 0;
 }
 
-// Errors of the connection are -1; *kept says whether the part is whole and right.
+// Errors of the connection are -1; *kept says whether the image is whole and right.
 static int take_pieces(struct wire *w, struct buddy_pieces *pieces, int file, const struct offer *o,
                        unsigned char *piece, bool *kept, struct err *why, struct err *err) {
     unsigned char tag[BUDDY_TAG_BYTES], expected[BUDDY_TAG_BYTES];
-    struct hash_stream hash;
     bool written = true;
-    hash_begin(&hash);
-    for (uint64_t at = 0; at < o->bytes;) {
+    for (uint64_t at = 0; at < o->is.bytes;) {
         size_t size =
-            o->bytes - at < BUDDY_PIECE_BYTES ? (size_t)(o->bytes - at) : BUDDY_PIECE_BYTES;
+            o->is.bytes - at < BUDDY_PIECE_BYTES ? (size_t)(o->is.bytes - at) : BUDDY_PIECE_BYTES;
         if (buddy_read(w, piece, size, err) != 0 || buddy_read(w, tag, sizeof tag, err) != 0)
             return -1;
         buddy_tag(pieces, piece, size, expected);
         if (memcmp(tag, expected, sizeof tag) != 0)
-            return err_set(err, ERR_DATA, "%s: a piece of %s is forged or damaged", wire_peer(w),
-                           o->name);
-        hash_put(&hash, piece, size);
+            return err_set(err, ERR_DATA, "%s: a piece of rank %d is forged or damaged",
+                           wire_peer(w), o->rank);
         written = written && write_all(file, piece, size, at, o->part, why) == 0;
         at += size;
     }
-    *kept = written && hash_end(&hash) == o->hash;
-    if (written && !*kept) err_set(why, ERR_DATA, "%s changed while it was copied", o->name);
+    *kept = written && snapshot_check_image(o->text, strlen(o->text), o->part, NULL, why) == 0;
     return 0;
 }
 
@@ -121,8 +105,8 @@ static int publish(const struct offer *o, struct err *err) {
     return 0;
 }
 
-static int take_part(struct wire *w, struct buddy_pieces *pieces, const json_t *message,
-                     const char *folder, unsigned char *piece, struct err *err) {
+static int take_image(struct wire *w, struct buddy_pieces *pieces, const json_t *message,
+                      const char *folder, unsigned char *piece, struct err *err) {
     struct offer o;
     struct err why = {0};
     bool kept = false;
@@ -151,7 +135,7 @@ int buddy_receive(struct wire *w, const json_t *hello, const char *folder,
     int result = buddy_say(w, json_pack("{s:s, s:s}", "type", "welcome", "session", session), err);
     while (result == 0) {
         json_t *message = buddy_hear(w, WAIT_FOR_PART_SECONDS, err);
-        result = message ? take_part(w, &pieces, message, folder, piece, err) : -1;
+        result = message ? take_image(w, &pieces, message, folder, piece, err) : -1;
         json_decref(message);
     }
     free(piece);

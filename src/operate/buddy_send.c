@@ -70,42 +70,32 @@ void buddy_disconnect(struct buddy_link *link) {
 
 // ---- what is there ------------------------------------------------------------------------------
 
-struct part {
+struct image {
     int generation;
     char name[32]; // "rank-00003"
     char *text;    // of its .json
-    uint64_t bytes, digest;
-    int64_t step;
-    char hash[17];
+    uint64_t digest;
+    struct snapshot_image is;
 };
 
 // False: not complete, or being replaced.
-static bool read_part(const char *folder, int generation, const char *file, struct part *out) {
+static bool read_image(const char *folder, int generation, const char *file, struct image *out) {
     char path[4352];
     size_t size;
-    struct part p = {.generation = generation};
+    struct image p = {.generation = generation};
     snprintf(p.name, sizeof p.name, "%.*s", (int)(strlen(file) - strlen(".json")), file);
     snprintf(path, sizeof path, "%s/gen-%d/%s", folder, generation, file);
     if (file_read(path, WIRE_MOST_BYTES / 2, &p.text, &size, NULL) != 0) return false;
-    json_t *tree = json_parse(p.text, size, path, NULL);
-    const char *hash = json_string_value(json_object_get(tree, "hash"));
-    json_int_t bytes = json_integer_value(json_object_get(tree, "bytes"));
-    if (hash && strlen(hash) < sizeof p.hash && bytes > 0) {
-        snprintf(p.hash, sizeof p.hash, "%s", hash);
-        p.bytes = (uint64_t)bytes;
-        p.step = json_integer_value(json_object_get(tree, "step"));
-        p.digest = hash_bytes(p.text, size);
-    }
-    json_decref(tree);
-    if (p.bytes == 0) {
+    if (snapshot_read_image(p.text, size, path, &p.is, NULL) != 0) {
         free(p.text);
         return false;
     }
+    p.digest = hash_bytes(p.text, size);
     *out = p;
     return true;
 }
 
-static bool is_known(struct buddy_known *known, const struct part *p, bool add) {
+static bool is_known(struct buddy_known *known, const struct image *p, bool add) {
     char name[64];
     int i = 0;
     snprintf(name, sizeof name, "gen-%d/%s", p->generation, p->name);
@@ -128,8 +118,8 @@ void buddy_known_free(struct buddy_known *known) {
     *known = (struct buddy_known){0};
 }
 
-// The newest complete part that is not known; false: none.
-static bool find_new(const char *folder, struct buddy_known *known, struct part *best) {
+// The newest complete image that is not known; false: none.
+static bool find_new(const char *folder, struct buddy_known *known, struct image *best) {
     bool found = false;
     for (int g = 0; g < SNAPSHOT_GENERATIONS; g++) {
         char path[4200], **names;
@@ -137,11 +127,11 @@ static bool find_new(const char *folder, struct buddy_known *known, struct part 
         snprintf(path, sizeof path, "%s/gen-%d", folder, g);
         if (file_list(path, &names, &count, NULL) != 0) continue;
         for (size_t i = 0; i < count; i++) {
-            struct part p;
+            struct image p;
             if (strncmp(names[i], "rank-", 5) != 0 || strlen(names[i]) > 20 ||
-                !text_ends_with(names[i], ".json") || !read_part(folder, g, names[i], &p))
+                !text_ends_with(names[i], ".json") || !read_image(folder, g, names[i], &p))
                 continue;
-            if (is_known(known, &p, false) || (found && p.step <= best->step)) {
+            if (is_known(known, &p, false) || (found && p.is.step <= best->is.step)) {
                 free(p.text);
                 continue;
             }
@@ -162,7 +152,7 @@ static int send_pieces(struct buddy_link *link, int file, uint64_t bytes, struct
         size_t size = bytes - at < BUDDY_PIECE_BYTES ? (size_t)(bytes - at) : BUDDY_PIECE_BYTES;
         ssize_t n = pread(file, link->piece, size, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
-        // shorter than it was: its hash will be wrong
+        // shorter than it was: a hash will be wrong
         if (n < (ssize_t)size)
             memset(link->piece + (n > 0 ? n : 0), 0, size - (n > 0 ? (size_t)n : 0));
         buddy_tag(&link->pieces, link->piece, size, tag);
@@ -174,10 +164,9 @@ static int send_pieces(struct buddy_link *link, int file, uint64_t bytes, struct
     return 0;
 }
 
-static json_t *announce(struct buddy_link *link, const struct part *p, struct err *err) {
-    json_t *message = json_pack("{s:s, s:i, s:s, s:I, s:s, s:I, s:s}", "type", "part", "generation",
-                                p->generation, "name", p->name, "bytes", (json_int_t)p->bytes,
-                                "hash", p->hash, "step", (json_int_t)p->step, "text", p->text);
+static json_t *announce(struct buddy_link *link, const struct image *p, struct err *err) {
+    json_t *message = json_pack("{s:s, s:i, s:i, s:s}", "type", "image", "generation",
+                                p->generation, "rank", p->is.rank, "text", p->text);
     return buddy_say(link->w, message, err) == 0 ? buddy_hear(link->w, ANSWER_SECONDS, err) : NULL;
 }
 
@@ -187,7 +176,7 @@ static bool says(const json_t *message, const char *type) {
 }
 
 // 1: stored; 0: it changed meanwhile; -1: the connection is of no more use.
-static int send_part(struct buddy_link *link, const struct part *p, struct err *err) {
+static int send_image(struct buddy_link *link, const struct image *p, struct err *err) {
     char path[4352];
     snprintf(path, sizeof path, "%s/gen-%d/%s.part", link->target.folder, p->generation, p->name);
     int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -197,7 +186,7 @@ static int send_part(struct buddy_link *link, const struct part *p, struct err *
         const char *why = json_string_value(json_object_get(answer, "why"));
         err_set(err, ERR_IO, "%s: does not keep %s: %s", wire_peer(link->w), p->name,
                 why ? why : "no reason given");
-    } else if (answer && send_pieces(link, file, p->bytes, err) == 0) {
+    } else if (answer && send_pieces(link, file, p->is.bytes, err) == 0) {
         end = buddy_hear(link->w, STORE_SECONDS, err);
     }
     int result = end ? says(end, "stored") : -1;
@@ -216,15 +205,15 @@ static void say(int report, json_t *message) {
 
 int buddy_send_new(struct buddy_link *link, struct buddy_known *known, int report, int *sent,
                    struct err *err) {
-    struct part p;
+    struct image p;
     *sent = 0;
     while (find_new(link->target.folder, known, &p)) {
         double begun = clock_seconds();
-        int result = send_part(link, &p, err);
+        int result = send_image(link, &p, err);
         if (result > 0) {
             is_known(known, &p, true);
             say(report, json_pack("{s:s, s:I, s:I, s:f}", "host", link->target.host, "step",
-                                  (json_int_t)p.step, "bytes", (json_int_t)p.bytes, "seconds",
+                                  (json_int_t)p.is.step, "bytes", (json_int_t)p.is.bytes, "seconds",
                                   clock_seconds() - begun));
             ++*sent;
         }

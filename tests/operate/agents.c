@@ -292,7 +292,7 @@ TEST(agents_forget_and_refuse_nonsense) {
     char folder[4400], file[4500];
     open_base(&b, NULL);
     int host = add(&b, "127.0.0.1");
-    snprintf(folder, sizeof folder, "%s/weft-%u/%s/gen-0", test_temp_dir(), (unsigned)geteuid(),
+    snprintf(folder, sizeof folder, "%s/weft-%u/%.16s/gen-0", test_temp_dir(), (unsigned)geteuid(),
              b.run);
     snprintf(file, sizeof file, "%s/rank-00000.part", folder);
     CHECK_OK(file_make_folders(folder, &err), err);
@@ -304,6 +304,54 @@ TEST(agents_forget_and_refuse_nonsense) {
     CHECK_STR(order(&b, host, "dance", NULL, 5), "unknown order \"dance\"");
     CHECK_STR(order(&b, host, "buddy", json_pack("{s:s}", "address", "127.0.0.1"), 5), "");
     CHECK_STR(order(&b, host, "buddy", NULL, 5), "");
+    close_base(&b);
+}
+
+static json_t *small_checks(const struct agent_view *v, const char *broken) {
+    char peer[100];
+    snprintf(peer, sizeof peer, "%s:%d", v->address, v->port);
+    json_t *o = json_pack("{s:f, s:i, s:i, s:i, s:[s]}", "gemm_seconds", 0.01, "memory_bytes",
+                          1 << 20, "disk_bytes", 1 << 16, "link_bytes", 1 << 20, "peers", peer);
+    if (broken) json_object_set_new(o, "break", json_string(broken));
+    return o;
+}
+
+TEST(agents_check_the_health_of_a_host) {
+    struct base b;
+    open_base(&b, NULL);
+    int host = add(&b, "127.0.0.1");
+    const struct agent_view *v = reach(&b, host, AGENT_READY);
+    CHECK_STR(order(&b, host, "health", small_checks(v, NULL), 60), "");
+    CHECK(json_is_true(json_object_get(b.reply, "passed")));
+    CHECK(!json_object_get(b.reply, "verdict"));
+    bool linked = false;
+    for (size_t i = 0; i < json_array_size(json_object_get(b.reply, "checks")); i++)
+        linked =
+            linked || strncmp(json_string_value(json_object_get(
+                                  json_array_get(json_object_get(b.reply, "checks"), i), "name")),
+                              "link", 4) == 0;
+    CHECK(linked);
+    CHECK_STR(order(&b, host, "health", small_checks(v, "memory"), 60), "");
+    CHECK(json_is_false(json_object_get(b.reply, "passed")));
+    CHECK_CONTAINS(json_string_value(json_object_get(b.reply, "verdict")), "memory");
+    CHECK_CONTAINS(json_string_value(json_object_get(b.reply, "verdict")), "127.0.0.1");
+    close_base(&b);
+}
+
+TEST(agents_show_stacks) {
+    struct base b;
+    open_base(&b, NULL);
+    int host = add(&b, "127.0.0.1");
+    pid_t sleeper = marked("another", "x");
+    while (!has_become(sleeper, "sleep")) usleep(1000);
+    reach(&b, host, AGENT_READY);
+    CHECK_STR(order(&b, host, "stacks", json_pack("{s:[i]}", "pids", (int)sleeper), 20), "");
+    const char *text = json_string_value(json_object_get(b.reply, "text"));
+    char process[64];
+    snprintf(process, sizeof process, "process %d", (int)sleeper);
+    CHECK(text != NULL);
+    CHECK_CONTAINS(text, process);
+    end(sleeper);
     close_base(&b);
 }
 

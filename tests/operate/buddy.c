@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "checkpoint/manifest.h"
 #include "operate/buddy_parts.h"
 #include "test.h"
 #include <poll.h>
@@ -13,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BYTES = 2 * BUDDY_PIECE_BYTES + 12345 };
+enum { BYTES = 2 * BUDDY_PIECE_BYTES + 12345, MORE = 4096 };
 
 static char from[4200], to[4200];
 
@@ -29,42 +30,61 @@ static void make_folders(void) {
 }
 
 static unsigned char *bytes_of(int seed) {
-    unsigned char *data = malloc(BYTES);
-    for (size_t i = 0; i < BYTES; i++) data[i] = (unsigned char)(i * 7 + i / 251 + (size_t)seed);
+    unsigned char *data = malloc(BYTES + MORE);
+    for (size_t i = 0; i < BYTES + MORE; i++)
+        data[i] = (unsigned char)(i * 7 + i / 251 + (size_t)seed);
     return data;
 }
 
-// A part as checkpoint/snapshot.h leaves it; `right`: with its hash.
+// An image as checkpoint/snapshot.h leaves it; `right`: with the hash of its content. Its file is
+// longer than what counts.
 static void put_part(int generation, int rank, int step, bool right) {
-    char path[4400], text[256], hash[17];
+    char path[4400], hash[17];
     struct err err = {0};
     unsigned char *data = bytes_of(step);
     hash_text(hash_bytes(data, BYTES) ^ !right, hash);
+    json_t *tree =
+        json_pack("{s:i, s:i, s:i, s:i, s:i, s:{s:i}, s:[{s:i, s:i, s:s}], s:s}", "session", 7,
+                  "number", step, "image", BYTES, "rank", rank, "ranks", 2, "state", "step", step,
+                  "parts", "offset", 0, "bytes", BYTES, "xxh3", hash, "more", "\xc3\xa9 \" \\");
+    char *text = manifest_seal(tree, true);
+    CHECK(text != NULL);
     snprintf(path, sizeof path, "%s/gen-%d/rank-%05d.part", from, generation, rank);
-    CHECK_OK(file_replace(path, data, BYTES, &err), err);
+    CHECK_OK(file_replace(path, data, BYTES + MORE, &err), err);
     snprintf(path, sizeof path, "%s/gen-%d/rank-%05d.json", from, generation, rank);
-    snprintf(text, sizeof text, "{\"step\":%d,\"bytes\":%d,\"hash\":\"%s\",\"more\":\"\\u00e9\"}",
-             step, BYTES, hash);
     CHECK_OK(file_replace(path, text, strlen(text), &err), err);
+    json_decref(tree);
+    free(text);
     free(data);
 }
 
-static bool same(const char *name, int generation) {
-    char a[4400], b[4400], *x = NULL, *y = NULL;
-    size_t m, n;
-    snprintf(a, sizeof a, "%s/gen-%d/%s", from, generation, name);
-    snprintf(b, sizeof b, "%s/gen-%d/buddy-%s", to, generation, name);
-    bool equal = file_read(a, 0, &x, &m, NULL) == 0 && file_read(b, 0, &y, &n, NULL) == 0 &&
-                 m == n && memcmp(x, y, m) == 0;
-    free(x);
-    free(y);
-    return equal;
+static char *name_of(char out[4400], const char *folder, const char *who, int generation, int rank,
+                     const char *what) {
+    snprintf(out, 4400, "%s/gen-%d/%s-%05d.%s", folder, generation, who, rank, what);
+    return out;
 }
 
-static bool there(const char *name, int generation) {
+// Is it there, and the same? What counts of the data.
+static bool same(int generation, int rank) {
+    static const char *const kinds[] = {"part", "json"};
+    for (int i = 0; i < 2; i++) {
+        char path[4400], *x = NULL, *y = NULL;
+        size_t m, n;
+        bool equal = file_read(name_of(path, from, "rank", generation, rank, kinds[i]), 0, &x, &m,
+                               NULL) == 0 &&
+                     file_read(name_of(path, to, "buddy", generation, rank, kinds[i]), 0, &y, &n,
+                               NULL) == 0 &&
+                     n == (i == 0 ? BYTES : m) && memcmp(x, y, n) == 0;
+        free(x);
+        free(y);
+        if (!equal) return false;
+    }
+    return true;
+}
+
+static bool there(int generation, int rank) {
     char path[4400];
-    snprintf(path, sizeof path, "%s/gen-%d/buddy-%s", to, generation, name);
-    return file_exists(path);
+    return file_exists(name_of(path, to, "buddy", generation, rank, "json"));
 }
 
 static pid_t receiver; // keeps what one connection sends
@@ -125,15 +145,15 @@ TEST(buddy_copies_what_is_complete) {
     put_part(1, 0, 20, true);
     CHECK_OK(buddy_send_new(link, &known, -1, &sent, &err), err);
     CHECK_EQ_INT(sent, 3);
-    CHECK(same("rank-00000.part", 0) && same("rank-00000.json", 0));
-    CHECK(same("rank-00001.part", 0) && same("rank-00001.json", 0));
-    CHECK(same("rank-00000.part", 1) && same("rank-00000.json", 1));
+    CHECK(same(0, 0));
+    CHECK(same(0, 1));
+    CHECK(same(1, 0));
     CHECK_OK(buddy_send_new(link, &known, -1, &sent, &err), err);
     CHECK_EQ_INT(sent, 0); // once is enough
     put_part(0, 0, 30, true);
     CHECK_OK(buddy_send_new(link, &known, -1, &sent, &err), err);
     CHECK_EQ_INT(sent, 1);
-    CHECK(same("rank-00000.part", 0) && same("rank-00000.json", 0));
+    CHECK(same(0, 0));
     buddy_disconnect(link);
     buddy_known_free(&known);
     CHECK_EQ_INT(end_receiver(), 0);
@@ -154,11 +174,11 @@ TEST(buddy_drops_what_changed_meanwhile) {
     put_part(0, 0, 12, false); // its bytes are not what its text says
     CHECK_OK(buddy_send_new(link, &known, -1, &sent, &err), err);
     CHECK_EQ_INT(sent, 0);
-    CHECK(!there("rank-00000.json", 0)); // the older one is gone, the new one does not count
+    CHECK(!there(0, 0)); // the older one is gone, the new one does not count
     put_part(0, 0, 12, true);
     CHECK_OK(buddy_send_new(link, &known, -1, &sent, &err), err);
     CHECK_EQ_INT(sent, 1);
-    CHECK(same("rank-00000.json", 0));
+    CHECK(same(0, 0));
     buddy_disconnect(link);
     buddy_known_free(&known);
     CHECK_EQ_INT(end_receiver(), 0);
@@ -176,7 +196,7 @@ TEST(buddy_wants_the_key) {
 }
 
 // Whoever has the connection but not the key cannot put bytes on it; and nobody writes elsewhere.
-static int offer(const char *name, int generation, json_int_t bytes, bool forge) {
+static int offer(int rank, int generation, const char *text, bool forge) {
     struct wire_key key = make_key();
     struct err err = {0};
     struct buddy_pieces pieces = {.key = &key};
@@ -194,18 +214,18 @@ static int offer(const char *name, int generation, json_int_t bytes, bool forge)
     CHECK(welcome && buddy_session_parse(welcome, pieces.sessions[1]) == 0);
     json_decref(welcome);
     CHECK_OK(buddy_say(w,
-                       json_pack("{s:s, s:i, s:s, s:I, s:s, s:I, s:s}", "type", "part",
-                                 "generation", generation, "name", name, "bytes", bytes, "hash",
-                                 "0123456789abcdef", "step", (json_int_t)1, "text", "{}"),
+                       json_pack("{s:s, s:i, s:i, s:s}", "type", "image", "generation", generation,
+                                 "rank", rank, "text", text),
                        &err),
              err);
     json_t *answer = buddy_hear(w, 10, NULL);
     if (answer && forge) {
-        unsigned char piece[10] = {0}, tag[BUDDY_TAG_BYTES];
-        buddy_tag(&pieces, piece, sizeof piece, tag);
+        unsigned char *piece = calloc(1, BUDDY_PIECE_BYTES), tag[BUDDY_TAG_BYTES];
+        buddy_tag(&pieces, piece, BUDDY_PIECE_BYTES, tag);
         piece[3] ^= 1;
-        CHECK_OK(buddy_write(w, piece, sizeof piece, &err), err);
+        CHECK_OK(buddy_write(w, piece, BUDDY_PIECE_BYTES, &err), err);
         CHECK_OK(buddy_write(w, tag, sizeof tag, &err), err);
+        free(piece);
     }
     json_decref(answer);
     if (!forge) wire_close(w);
@@ -215,19 +235,28 @@ static int offer(const char *name, int generation, json_int_t bytes, bool forge)
 }
 
 TEST(buddy_refuses_bad_offers) {
-    static const char *const names[] = {"rank-",   "rank-1/../../../x", "../rank-1",
-                                        "rank-1x", "buddy-rank-1",      ""};
+    char path[4400], *text;
+    size_t size;
+    struct err err = {0};
     make_folders();
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        CHECK_EQ_INT(offer(names[i], 0, 10, false), 3);
-    CHECK_EQ_INT(offer("rank-00001", 2, 10, false), 3);
-    CHECK_EQ_INT(offer("rank-00001", -1, 10, false), 3);
-    CHECK_EQ_INT(offer("rank-00001", 0, 0, false), 3);
-    CHECK_EQ_INT(offer("rank-00001", 0, -5, false), 3);
-    CHECK_EQ_INT(offer("rank-00001", 0, 10, true), 3);
-    CHECK(!there("rank-00001.json", 0));
-    CHECK_EQ_INT(offer("rank-00001", 0, 10, false), 0); // a good one, whose sender leaves
-    CHECK(!there("rank-00001.json", 0));
+    put_part(0, 1, 10, true);
+    CHECK_OK(file_read(name_of(path, from, "rank", 0, 1, "json"), 0, &text, &size, &err), err);
+    CHECK_EQ_INT(offer(1, 2, text, false), 3);
+    CHECK_EQ_INT(offer(1, -1, text, false), 3);
+    CHECK_EQ_INT(offer(0, 0, text, false), 3);
+    CHECK_EQ_INT(offer(-1, 0, text, false), 3);
+    CHECK_EQ_INT(offer(1, 0, "{}", false), 3);
+    CHECK_EQ_INT(offer(1, 0, "", false), 3);
+    CHECK(!file_exists(to)); // up to here nothing was written
+    CHECK_EQ_INT(offer(1, 0, text, true), 3);
+    CHECK(!there(0, 1));
+    CHECK_EQ_INT(offer(1, 0, text, false), 0); // a good one, whose sender leaves
+    CHECK(!there(0, 1));
+    char *digit = strstr(text, "\"number\":10");
+    CHECK(digit != NULL);
+    digit[10] = '2'; // its own hash is not right any more
+    CHECK_EQ_INT(offer(1, 0, text, false), 3);
+    free(text);
 }
 
 // No room there is said, and the connection goes on.
@@ -239,7 +268,7 @@ TEST(buddy_without_room_says_so) {
     int sent;
     make_folders();
     put_part(0, 0, 10, true);
-    snprintf(path, sizeof path, "%s/gen-0/buddy-rank-00000.part", to); // a folder in its place
+    snprintf(path, sizeof path, "%s/gen-0/buddy-00000.part", to); // a folder in its place
     CHECK_OK(file_make_folders(path, &err), err);
     open_receiver(&key);
     struct buddy_target t = target(&key);
