@@ -157,7 +157,8 @@ static void measure_rest(struct place *p) {
                              .step = 1};
     if (low) a.weight = p->workspace;
     MEASURE(p, "adamw", a.count * (low ? 30 : 28), d->adamw(d, &a));
-    MEASURE(p, "square sums", count * 4, d->square_sums(d, count, p->buffer[0], p->workspace));
+    MEASURE(p, "square sums", count * 4,
+            d->square_sums(d, count, p->buffer[0], p->workspace, NULL));
 }
 
 int bench_kernels(struct device *device, enum dtype type, double seconds,

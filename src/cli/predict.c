@@ -52,6 +52,9 @@ int predict_job(struct train_config *c, struct prediction *p, struct err *err) {
     job->accumulate_type = parallel.accumulate_type;
     job->split_backward_own = engine.split_backward;
     job->dropout = engine.dropout;
+    job->seals_optimizer = engine.guards.optimizer;
+    job->seals_gradients = engine.guards.gradients;
+    job->seals_weights = engine.guards.weights_every > 0;
     job->threads = p->threads;
     job->gathers_in_flight = parallel.gathers_in_flight;
     job->expert_wave = engine.experts.wave;

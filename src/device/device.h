@@ -143,6 +143,13 @@ struct device_attention_merge {
     const float *part, *part_lse;
 };
 
+// Checksums of a block of DEVICE_NORM_BLOCK elements: sums of their 32-bit words modulo 2^64, so
+// that any single flipped bit changes them; the same on every instruction set.
+struct device_seal {
+    uint64_t master, moment1, moment2;
+    uint64_t apart; // of a seal taken before an update: not 0 where a weight was not round(master)
+};
+
 struct device_adamw { // Loshchilov & Hutter 2019; one pass over `count` elements
     int64_t count;
     float *master, *moment1, *moment2; // FP32
@@ -151,6 +158,8 @@ struct device_adamw { // Loshchilov & Hutter 2019; one pass over `count` element
     double learning_rate, beta1, beta2, eps, decay;
     double gradient_scale; // clip coefficient
     int64_t step;          // from 1, for the bias corrections
+    // Both or none: seals of the blocks as they were read and as they were written.
+    struct device_seal *before, *after;
 };
 
 struct device {
@@ -266,7 +275,13 @@ struct device {
     // ---- optimizer
     void (*adamw)(struct device *device, const struct device_adamw *args);
     // sums[b] = sum of squares, in double, of elements [4096 b, 4096 (b + 1)) of `values`
-    void (*square_sums)(struct device *device, int64_t count, const float *values, double *sums);
+    // words[b], if wanted, = the sum of their 32-bit words, as in struct device_seal
+    void (*square_sums)(struct device *device, int64_t count, const float *values, double *sums,
+                        uint64_t *words);
+    // sums[b] = sum of the words of elements [4096 b, 4096 (b + 1)) of `values`, of type F32 or
+    // BF16; a BF16 value counts as the FP32 word that it widens to.
+    void (*word_sums)(struct device *device, int64_t count, const void *values, enum dtype type,
+                      uint64_t *sums);
     void (*convert)(struct device *device, int64_t count, const void *from, enum dtype from_type,
                     void *to, enum dtype to_type);
     // The same for the first `columns` of rows that lie `stride` elements apart.

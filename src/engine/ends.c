@@ -11,7 +11,7 @@
 // A tied table gets gradients from both ends. They have an accumulator each, added once when the
 // step's last backward is done: the order that holds when the ends lie on different pipeline
 // stages. The look-up's accumulator has rows only for the ids that occur in the step.
-#include "engine/state.h"
+#include "engine/seals.h"
 #include <string.h>
 
 void embedding_forward(struct engine *e, int layer, const struct batch *batch) {
@@ -37,10 +37,12 @@ void embedding_backward(struct engine *e, int layer, const struct batch *batch) 
     if (e->model->config.tied_head) {
         int32_t *rows = e->single[SINGLE_LOOKUP_ROWS];
         const int32_t *slot = e->single[SINGLE_LOOKUP_SLOT];
+        seals_lookup(e, true);
         for (int64_t i = 0; i < tokens; i++) rows[i] = ids[i] < 0 ? -1 : slot[ids[i]];
         e->device->embedding_backward(e->device, e->type, tokens, hidden, e->looked_up, dout, rows,
                                       e->single[SINGLE_LOOKUP], !e->lookup_written);
         e->lookup_written = true;
+        seals_lookup(e, false);
     } else {
         e->device->embedding_backward(e->device, e->type, tokens, hidden,
                                       e->model->params[table].rows_padded, dout, ids,

@@ -8,6 +8,7 @@
 #include "comm/comm.h"
 #include "data/batch.h"
 #include "device/device.h"
+#include "engine/guards.h"
 #include "layout/layout.h"
 #include "memory/memory.h"
 #include "memory/rank.h"
@@ -64,6 +65,7 @@ struct engine_options {
     bool split_backward; // input and weight halves of backward as actions of their own; recompute
                          // none only
     struct engine_experts experts;
+    struct engine_guards guards;
 };
 
 struct engine;
@@ -119,6 +121,9 @@ struct engine_step {
     int64_t update;        // number of this optimizer update, from 1
     bool no_update;        // gradients only (tests, skipping)
     uint64_t dropout_seed; // another one for every step
+    // Replays: what the data rank that stands so many places further (modulo dp) computes. The
+    // caller passes its micro-batches; dropout is its own.
+    int data_shift;
     // Called on every rank when loss and gradient norm are known and finite, before weights and
     // moments change; the values are the same on all ranks. False: the step is skipped. NULL: none.
     bool (*may_update)(void *context, const struct engine_step *step);

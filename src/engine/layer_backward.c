@@ -3,7 +3,7 @@
 // activation's input in ACT_UP, over the value that is no longer needed). The weight half makes the
 // gradients of matrices and biases from them and may run later. Norm weights get their gradients in
 // the input half, in the same order of micro-batches.
-#include "engine/state.h"
+#include "engine/seals.h"
 
 void layer_norm_backward(struct engine *e, int weight, int bias, const void *x, const void *dy,
                          const float *rstd, const float *mean, const void *dx_add, void *dx,
@@ -135,6 +135,7 @@ static void weight_gradient(struct engine *e, int weight, int bias, int64_t toke
     const struct device_weight *w = &e->weight[weight];
     e->device->linear_backward_weight(e->device, w, tokens, dy, w->n, x, w->k,
                                       engine_gradient(e, weight), engine_first(e, weight));
+    seals_written(e, weight); // while it is near
     if (bias >= 0)
         e->device->bias_backward(e->device, e->type, tokens, w->n, dy, w->n,
                                  engine_gradient(e, bias), engine_first(e, bias),

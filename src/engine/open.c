@@ -1,6 +1,6 @@
 // Opening: the plan becomes memory, every pointer is set, every group of ranks gets its streams,
 // and nothing is allocated afterwards.
-#include "engine/state.h"
+#include "engine/seals.h"
 #include "model/rope.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,7 +139,8 @@ static int open_tables(struct engine *e, struct err *err) {
 static int open_parts(struct engine *e, struct err *err) {
     if (open_tables(e, err) != 0 || take_buffers(e, err) != 0) return -1;
     place(e);
-    if (open_streams(e, err) != 0 || states_open(e, err) != 0 || engine_moe_open(e, err) != 0)
+    if (open_streams(e, err) != 0 || states_open(e, err) != 0 || seals_open(e, err) != 0 ||
+        engine_moe_open(e, err) != 0)
         return -1;
     e->prepared[0] = e->shape.tokens;
     e->prepared_count = 1;
@@ -194,6 +195,7 @@ struct engine *engine_open(const struct model *model, struct device *device,
 void engine_close(struct engine *engine) {
     if (!engine) return;
     engine->device->set_workspace(engine->device, NULL, 0);
+    seals_close(engine);
     states_close(engine);
     engine_moe_close(engine);
     close_streams(engine);

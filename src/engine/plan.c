@@ -219,6 +219,9 @@ static int make_shape(struct engine *e, struct err *err) {
                                .reduce_type = p->reduce_type,
                                .accumulate_type = p->accumulate_type,
                                .gathers_in_flight = p->gathers_in_flight,
+                               .seals_optimizer = o->train && o->guards.optimizer,
+                               .seals_gradients = o->train && o->guards.gradients,
+                               .seals_weights = o->train && o->guards.weights_every > 0,
                                .totals_only = e->totals_only};
     e->shape = shape;
     if (e->shape.split_backward && o->recompute != RECOMPUTE_NONE)

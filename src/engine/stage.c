@@ -2,7 +2,7 @@
 //
 // What crosses is the residual stream as stored, and its gradient. Between stages on one rank
 // nothing is sent: both are written where the neighbour reads them.
-#include "engine/state.h"
+#include "engine/seals.h"
 #include <string.h>
 
 int stage_of(const struct engine *e, int stage) {
@@ -58,6 +58,8 @@ static void take_input(struct engine *e, struct engine_stage *s, int slot,
     } else if (s->previous_rank != e->rank) {
         comm_wait(s->received[slot], e->device->lane);
     }
+    seals_fault_nan(e, e->layers[s->part.layer_first].act[ACT_INPUT],
+                    engine_residual(e, batch) * e->model->config.hidden);
 }
 
 static void *input_of(const struct engine *e, const struct engine_stage *s, int slot) {

@@ -20,12 +20,16 @@ struct engine_layer {
     int slot, flow_number; // of the current action
 };
 
+// Where the gradients lie whose checksums stand (seals.h).
+enum seal_place { SEAL_NONE, SEAL_MADE, SEAL_KEPT };
+
 // A parameter of the local model.
 struct engine_param {
     void *plain;     // compute type; of a matrix in its unit's place of the moment (ZeRO-3)
     float *vector;   // FP32 values, vectors only
     float *gradient; // FP32; where this micro-batch's gradients go at the moment
     bool written;    // the gradient there has been stored, so the next one is added
+    enum seal_place sealed;
 };
 
 enum { ENGINE_SHAPES = 4 }; // micro-batch sizes whose products stay prepared
@@ -89,6 +93,7 @@ struct engine {
     int looked_up; // rows of the look-up accumulator in use
     float loss_scale;
     uint64_t dropout_key;
+    int data_shift;       // of engine_step
     double *batch_loss;   // [micro_batches]
     struct batch *shared; // [micro_batches] this rank's part of the sequences (context parallelism)
     struct batch_share *shares;   // [micro_batches] how they were cut
@@ -97,6 +102,7 @@ struct engine {
     int batch_count, prepared_count;
     int64_t prepared[ENGINE_SHAPES]; // tokens of micro-batches whose products are made
     void *states;                    // states.c's own
+    struct seals *seals;             // seals.c's own
     struct engine_moe *moe;          // layer_moe.c's own; NULL: no layer with experts here
 };
 
@@ -109,10 +115,14 @@ static inline float *engine_gradient(const struct engine *e, int param) {
 static inline void *engine_weight(const struct engine *e, int param) {
     return e->param_at[param].plain;
 }
+// seals.c: compares an accumulated gradient with its checksum before it is used.
+void seals_check_gradient(struct engine *e, int param);
 // True on the first call for this gradient since it was empty: it is to be stored, not added to.
 static inline bool engine_first(struct engine *e, int param) {
-    bool first = !e->param_at[param].written;
-    e->param_at[param].written = true;
+    struct engine_param *p = &e->param_at[param];
+    bool first = !p->written;
+    p->written = true;
+    if (!first && p->sealed == SEAL_MADE) seals_check_gradient(e, param);
     return first;
 }
 static inline bool engine_alone(const struct engine *e) {

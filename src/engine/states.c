@@ -262,7 +262,10 @@ void states_close(struct engine *e) {
 
 void states_begin(struct engine *e, int micro_batches) {
     struct states *s = states_of(e);
-    for (int i = 0; i < e->model->param_count; i++) e->param_at[i].written = false;
+    for (int i = 0; i < e->model->param_count; i++) {
+        e->param_at[i].written = false;
+        e->param_at[i].sealed = SEAL_NONE;
+    }
     for (int b = 0; b < e->flat.bucket_count; b++) {
         s->buckets[b].remaining = s->buckets[b].units;
         s->buckets[b].stored = false;

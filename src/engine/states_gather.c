@@ -4,7 +4,7 @@
 // Which units are fetched ahead follows from the walk alone, layers upward in forward and downward
 // in backward, never from what has arrived, so that all ranks of a group ask in one order.
 #include "base/arena.h"
-#include "engine/states_parts.h"
+#include "engine/seals.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,8 +17,11 @@ static bool narrow(const struct engine *e) {
 
 static void pack(struct engine *e, int param, bool forward, bool backward) {
     const struct device_weight *w = &e->weight[param];
-    if (forward && w->packed_forward) e->device->pack(e->device, w, false);
-    if (backward && w->packed_backward) e->device->pack(e->device, w, true);
+    for (int back = 0; back < 2; back++) {
+        if (back ? !backward || !w->packed_backward : !forward || !w->packed_forward) continue;
+        e->device->pack(e->device, w, back);
+        seals_packed(e, param, back);
+    }
 }
 
 // ---- zero 0 to 2: whole weights -----------------------------------------------------------------
@@ -57,6 +60,7 @@ static void await_bucket(struct engine *e, int bucket) {
     s->buckets[bucket].gathering = false;
     state_wait(e, s->buckets[bucket].gathered);
     if (narrow(e)) spread((float *)e->single[SINGLE_WEIGHTS] + b->begin, b->end - b->begin);
+    seals_gathered(e, bucket);
 }
 
 void states_freshen(struct engine *e, int param) {

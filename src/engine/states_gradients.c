@@ -1,6 +1,6 @@
 // Where gradients are made, and when they are final: unit_gradients_begin .. end, and the step's
 // end.
-#include "engine/states_parts.h"
+#include "engine/seals.h"
 #include <string.h>
 
 static bool makes_by_unit(const struct engine *e, int param) {
@@ -57,7 +57,9 @@ static void hand_over(struct engine *e, int unit, int bucket, bool last) {
     }
     if (s->shape.by_unit) {
         states_partials_done(e, bucket, true);
+        seals_check_bucket(e, bucket);
         states_fold_bucket(e, bucket, s->units[unit].place, !s->buckets[bucket].stored);
+        seals_seal_bucket(e, bucket);
         s->buckets[bucket].stored = true;
     }
     if (last && --s->buckets[bucket].remaining == 0 && states_reduces(e, bucket))
@@ -67,8 +69,10 @@ static void hand_over(struct engine *e, int unit, int bucket, bool last) {
 void unit_gradients_end(struct engine *e, int unit, bool last) {
     struct states *s = states_of(e);
     const struct state_unit *u = &s->units[unit];
-    if (!last && !s->shape.by_unit) return;
-    for (int k = 0; k < u->count; k++) complete(e, s->unit_params[u->first + k]);
+    bool moves = last || s->shape.by_unit;
+    for (int k = 0; k < u->count && moves; k++) complete(e, s->unit_params[u->first + k]);
+    seals_unit(e, unit, last);
+    if (!moves) return;
     states_force(e, s->queue_tail, PHASE_REDUCE);
     states_begin_partials(e, unit);
     for (int b = next_bucket(e, unit, -1); b >= 0; b = next_bucket(e, unit, b))
@@ -80,6 +84,7 @@ void states_finish_gradients(struct engine *e) {
     struct states *s = states_of(e);
     states_poll(e);
     for (int b = 0; b < e->flat.bucket_count; b++) states_partials_done(e, b, true);
+    seals_finish(e);
     states_join_tied(e);
     states_sum_partial_vectors(e);
     for (int b = 0; b < e->flat.bucket_count; b++)

@@ -5,7 +5,7 @@
 // zero.
 //
 // Blocks are gathered inside a stage; the running total goes through the stages in order.
-#include "engine/states_parts.h"
+#include "engine/seals.h"
 #include <math.h>
 #include <string.h>
 
@@ -57,13 +57,16 @@ static int64_t counted_elements(const struct engine *e, int param) {
 static void sum_blocks(struct engine *e, int param, double *sums) {
     const struct state_piece *piece = &states_of(e)->pieces[param];
     int64_t end = counted_elements(e, param), chunk = states_chunk(e);
+    uint64_t *words = seals_norm_words(e, param);
     if (end > piece->first + piece->count) end = piece->first + piece->count;
     for (int64_t at = piece->first; at < end;) {
         int64_t n = end - at < chunk ? end - at : chunk;
         const float *values = states_wide_gradient(e, param, at - piece->first, n);
-        e->device->square_sums(e->device, n, values, sums + at / RANK_NORM_BLOCK);
+        int64_t block = at / RANK_NORM_BLOCK;
+        e->device->square_sums(e->device, n, values, sums + block, words ? words + block : NULL);
         at += n;
     }
+    seals_check_norm(e, param, words, end);
 }
 
 // Zero on all ranks but one: adding changes no bit.

@@ -3,7 +3,7 @@
 // A bucket is exchanged in parts, added in group order and, where nothing is sharded, gathered.
 // What a rank contributes is rounded to the type of the messages before, its own share too, so that
 // the result does not depend on who adds it up. See enum state_phase for the order of posting.
-#include "engine/states_parts.h"
+#include "engine/seals.h"
 #include <string.h>
 
 enum {
@@ -102,6 +102,7 @@ static void post_sum(struct engine *e, struct state_reduction *q) {
     enum dtype type;
     void *from = source(e, q->bucket, q->place, &type);
     bool store = !s->buckets[q->bucket].stored || !s->shape.every_batch;
+    seals_posted(e, q->bucket);
     q->event = (struct comm_event){0};
     s->buckets[q->bucket].stored = true;
     if (b->vectors) { // small, of any length, and needed whole: added in place
@@ -161,6 +162,7 @@ static void post_replica(struct engine *e, struct state_reduction *q) {
 static void finish(struct engine *e, struct state_reduction *q) {
     const struct flat_bucket *b = &e->flat.buckets[q->bucket];
     if (b->vectors && states_of(e)->shape.by_unit) states_fold_bucket(e, q->bucket, -1, true);
+    seals_arrived(e, q->bucket);
     q->phase = PHASE_DONE;
 }
 

@@ -1,6 +1,6 @@
 // A step: walks the action list; and the forward-only uses of the same pieces.
 #include "base/record.h"
-#include "engine/state.h"
+#include "engine/seals.h"
 #include <math.h>
 #include <string.h>
 
@@ -73,19 +73,23 @@ static void update(struct engine *e, int count, struct engine_step *step) {
     double sum = 0;
     for (int m = 0; m < count; m++) sum += e->batch_loss[m];
     states_finish_gradients(e);
+    seals_check_weights(e);
+    seals_fault_gradient(e, true);
     step->loss = global_loss(e, sum) / (double)step->counted;
     step->gradient_norm = states_norm(e);
     engine_moe_end(e, step);
     step->clip_factor = 1;
     if (!isfinite(step->loss) || !isfinite(step->gradient_norm)) {
         step->skipped = true;
+        seals_check_states(e);
         return;
     }
     if (step->clip_norm > 0 && step->gradient_norm > step->clip_norm)
         step->clip_factor = step->clip_norm / step->gradient_norm;
-    if (step->no_update) return;
-    if (step->may_update && !step->may_update(step->context, step)) {
+    if (!step->no_update && step->may_update && !step->may_update(step->context, step))
         step->skipped = true;
+    if (step->no_update || step->skipped) {
+        seals_check_states(e);
         return;
     }
     states_update(e, step);
@@ -128,6 +132,9 @@ static void perform(struct engine *e, const struct action *action, struct engine
     case ACTION_KIND_COUNT:
         break;
     }
+    if (action->kind == ACTION_STEP) return;
+    seals_action(e, action_is_last_of_backward(action->kind));
+    seals_fault_gradient(e, false);
 }
 
 // Pairs of a micro-batch in a layer whose queries see at most `window` keys (0: all).
@@ -211,14 +218,18 @@ int engine_run_step(struct engine *engine, struct batch *const *batches, int cou
     memset(e->batch_loss, 0, (size_t)count * sizeof *e->batch_loss);
     e->drops = e->options.dropout > 0;
     e->dropout_key = step->dropout_seed;
+    e->data_shift = step->data_shift;
     lookup_begin(e);
     engine_moe_begin(e, step->non_pad);
     count_choices(e, count);
     states_begin(e, count);
+    seals_begin(e, step);
+    seals_fault_scale(e);
     for (int i = 0; i < e->schedule->count; i++) {
         perform(e, &e->schedule->actions[i], step);
         if (check(e, err) != 0) return -1;
     }
+    e->seals->in_step = false;
     return 0;
 }
 

@@ -1,5 +1,5 @@
 // The optimizer: each rank updates its piece of every parameter.
-#include "engine/states_parts.h"
+#include "engine/seals.h"
 
 enum { WIDEN_CHUNK = 1 << 18 }; // elements, of gradients kept in BF16
 
@@ -44,9 +44,11 @@ static void update_piece(struct engine *e, int param, const struct engine_step *
             .gradient_scale = step->clip_factor,
             .step = step->update,
         };
+        seals_of_update(e, param, at, &args);
         e->device->adamw(e->device, &args);
         at += count;
     }
+    seals_updated(e, param);
 }
 
 void states_update(struct engine *e, const struct engine_step *step) {
@@ -56,5 +58,6 @@ void states_update(struct engine *e, const struct engine_step *step) {
         states_of(e)->stale[i] = true;
         if (!state_sharded(e)) states_freshen(e, i); // packed while the new weights are near
     }
+    e->seals->turn++;
     states_publish(e);
 }

@@ -1,6 +1,6 @@
 // Weights in and out: initial values, rounding and gathering after a change, and the state of one
 // process as described tensors.
-#include "engine/states_parts.h"
+#include "engine/seals.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +51,7 @@ void engine_initialise(struct engine *engine, uint64_t seed) {
 
 void engine_weights_changed(struct engine *engine) {
     states_settle(engine);
+    seals_changed(engine);
     for (int i = 0; i < engine->model->param_count; i++) {
         bf16 *rounded = state_rounded(engine, i);
         if (rounded)

@@ -91,6 +91,7 @@ enum rank_single {
     SINGLE_LOOKUP_SLOT, // I32 [vocab] accumulator row of an id
     SINGLE_LOOKUP_ROWS, // I32 [tokens of a micro-batch] accumulator row of each token
     SINGLE_NORM_SUMS,   // F64, one per norm block
+    SINGLE_SEALS,       // U64: checksums of states at rest (struct rank_seals)
     SINGLE_FINAL_NORM,  // [tokens, hidden]
     SINGLE_DELTA,       // [tokens, hidden] a block's output before it joins the residual stream
     SINGLE_PARTIAL,     // [all tokens, hidden] this tp rank's part of a sum (tp > 1)
@@ -142,6 +143,9 @@ struct rank_shape {
     bool reduce_per_micro_batch;
     enum dtype gather_type, reduce_type, accumulate_type;
     int gathers_in_flight;
+    // checksums that are kept: of masters and moments; of accumulated gradients; of packed and
+    // gathered copies of weights
+    bool seals_optimizer, seals_gradients, seals_weights;
     bool totals_only; // see struct memory_plan
 };
 

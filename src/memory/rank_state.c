@@ -182,16 +182,23 @@ static void add_messages(struct enumeration *e, const struct rank_state *r) {
 // The tied head's table gets gradients from two sides. The look-up's side has an accumulator of its
 // own with a row for each id that can occur in a step, and is added to the head's once, at the
 // step's end; where the head is on another rank, that one receives it.
+static bool holds_end(const struct rank_shape *s, bool last) {
+    for (int i = 0; i < s->stage_count; i++)
+        if (last ? s->stages[i].part.last : s->stages[i].part.first) return true;
+    return false;
+}
+
+static uint64_t lookup_rows(const struct model_config *c, const struct rank_shape *s) {
+    uint64_t vocab = (uint64_t)c->vocab, rows = (uint64_t)(s->tokens * s->micro_batches);
+    if (!c->tied_head || (!holds_end(s, false) && !holds_end(s, true))) return 0;
+    return rows < vocab ? rows : vocab;
+}
+
 static void add_lookup(struct enumeration *e) {
     const struct rank_shape *s = e->shape;
-    bool first = false, last = false;
-    for (int i = 0; i < s->stage_count; i++) {
-        first = first || s->stages[i].part.first;
-        last = last || s->stages[i].part.last;
-    }
-    if (!e->config->tied_head || (!first && !last)) return;
-    uint64_t vocab = (uint64_t)e->config->vocab, rows = (uint64_t)(s->tokens * s->micro_batches);
-    if (rows > vocab) rows = vocab;
+    bool first = holds_end(s, false);
+    uint64_t vocab = (uint64_t)e->config->vocab, rows = lookup_rows(e->config, s);
+    if (rows == 0) return;
     uint64_t bytes = rows * (uint64_t)e->config->hidden * sizeof(float);
     rank_single(e, SINGLE_LOOKUP, first ? BUFFER_GRADIENT : BUFFER_COMM, bytes, "lookup");
     rank_single(e, SINGLE_LOOKUP_IDS, BUFFER_SCRATCH, rows * sizeof(int32_t), "lookup_ids");
@@ -216,6 +223,38 @@ static void add_packed(struct enumeration *e, const struct rank_workspace *works
         }
 }
 
+static int64_t take_words(struct rank_seals *seals, bool wanted, int64_t words) {
+    int64_t at = seals->words;
+    if (!wanted || words == 0) return -1;
+    seals->words += words;
+    return at;
+}
+
+void rank_seals_describe(struct rank_seals *seals, const struct rank_state *r,
+                         const struct local_model *local, const struct rank_shape *s) {
+    enum { BLOCK = RANK_NORM_BLOCK };
+    const struct model_config *c = &local->model.config;
+    bool any = s->seals_optimizer || s->seals_gradients || s->seals_weights;
+    int64_t blocks = r->norm_blocks[FLAT_DENSE] + r->norm_blocks[FLAT_EXPERT];
+    int64_t lookup =
+        s->seals_gradients && holds_end(s, false) ? (int64_t)lookup_rows(c, s) * c->hidden : 0;
+    *seals = (struct rank_seals){.blocks = blocks, .lookup_blocks = (lookup + BLOCK - 1) / BLOCK};
+    seals->states = take_words(seals, s->seals_optimizer, 3 * blocks * RANK_SEAL_WORDS);
+    seals->gradients = take_words(seals, s->seals_gradients, blocks);
+    seals->lookup = take_words(seals, s->seals_gradients, seals->lookup_blocks);
+    seals->weights =
+        take_words(seals, s->seals_weights && r->gathers && r->zero < 3, s->flat->elements / BLOCK);
+    seals->packed = take_words(seals, s->seals_weights, 2 * (int64_t)local->model.param_count);
+    int64_t most = larger(larger(blocks, seals->lookup_blocks), s->flat->elements / BLOCK);
+    seals->scratch = take_words(seals, any, most);
+}
+
+static void add_seals(struct enumeration *e, const struct rank_state *r) {
+    struct rank_seals seals;
+    rank_seals_describe(&seals, r, e->local, e->shape);
+    rank_single(e, SINGLE_SEALS, BUFFER_TABLE, (uint64_t)seals.words * sizeof(uint64_t), "seals");
+}
+
 void rank_add_state(struct enumeration *e, const struct rank_workspace *workspace) {
     const struct rank_shape *s = e->shape;
     struct rank_state r;
@@ -232,6 +271,7 @@ void rank_add_state(struct enumeration *e, const struct rank_workspace *workspac
         add_messages(e, &r);
         add_lookup(e);
         rank_single(e, SINGLE_NORM_SUMS, BUFFER_SCRATCH, norm_bytes(&r, s), "norm_sums");
+        add_seals(e, &r);
     }
     if (r.zero == 3)
         rank_single(e, SINGLE_UNIT_WEIGHTS, BUFFER_COMM,

@@ -27,7 +27,8 @@ static void sort_out(struct state_bytes *b, const struct enumeration *e) {
     b->matrices = flat->elements - b->vectors;
     b->shard = flat->shard_elements - b->vectors;
     for (int i = 0; i < e->plan->count; i++)
-        if (e->plan->buffers[i].kind != BUFFER_SCRATCH) b->transient += e->plan->buffers[i].bytes;
+        if (e->plan->buffers[i].kind != BUFFER_SCRATCH && e->plan->buffers[i].kind != BUFFER_TABLE)
+            b->transient += e->plan->buffers[i].bytes;
     bool sharded = state.zero > 0;
     b->weights = take(b, e, SINGLE_WEIGHTS, state.zero == 3);
     b->gradients = state.by_unit ? take(b, e, SINGLE_GRADIENT_SHARDS, state.accumulators_sharded)

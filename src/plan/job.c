@@ -12,6 +12,9 @@ void job_defaults(struct job *job) {
                         .micro_batches = 1,
                         .precision = HARDWARE_BF16,
                         .imbalance = 1,
+                        .seals_optimizer = true,
+                        .seals_gradients = true,
+                        .seals_weights = true,
                         .gather_type = DTYPE_BF16,
                         .reduce_type = DTYPE_F32,
                         .accumulate_type = DTYPE_F32};

@@ -31,7 +31,8 @@ struct job {
     double processors;
     uint64_t other_bytes;  // of the own engine's plan: the batches of a run's loaders
     int gathers_in_flight; // ZeRO-3, the own engine; 0: 2
-    int64_t expert_wave;   // rows of experts at a time, the own engine; 0: planned
+    bool seals_optimizer, seals_gradients, seals_weights; // guards of the own engine
+    int64_t expert_wave; // rows of experts at a time, the own engine; 0: planned
     // stalls that are not the step's own, seconds per step on average
     double checkpoint_seconds, data_seconds;
 };

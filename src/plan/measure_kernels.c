@@ -301,7 +301,7 @@ static void perform(struct measure_rank *r, const struct kernel *k, const struct
         call_adamw(r, k, o);
         break;
     case KERNEL_GRAD_NORM:
-        d->square_sums(d, n, o->a, (double *)(void *)o->workspace);
+        d->square_sums(d, n, o->a, (double *)(void *)o->workspace, NULL);
         break;
     case KERNEL_SUM:
         call_sum(k, o);

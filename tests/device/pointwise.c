@@ -198,7 +198,7 @@ static void optimizer(struct run *r) {
 
     int64_t blocks = (count + DEVICE_NORM_BLOCK - 1) / DEVICE_NORM_BLOCK;
     struct values sums = run_output(r, DTYPE_F64, blocks);
-    d->square_sums(d, count, w.data, sums.data);
+    d->square_sums(d, count, w.data, sums.data, NULL);
     for (int64_t b = 0; b < blocks; b++) {
         sums.exact[b] = 0;
         for (int64_t i = b * DEVICE_NORM_BLOCK; i < count && i < (b + 1) * DEVICE_NORM_BLOCK; i++)

@@ -237,7 +237,7 @@ TEST(control_norm_from_subtotals_differs) {
         for (int i = 0; i < count; i++) {
             int64_t n = tensor_elements(&g[i]), blocks = (n + 4095) / 4096;
             CHECK(blocks <= 8);
-            f.device.square_sums(&f.device, n, g[i].data, sums);
+            f.device.square_sums(&f.device, n, g[i].data, sums, NULL);
             for (int64_t k = 0; k < blocks; k++) {
                 in_order += sums[k];
                 subtotals[f.model.params[i].layer + 1] += sums[k];

@@ -40,6 +40,11 @@ struct world_layout {
     // non_pad; targets and pairs are counted anew.
     void (*edit)(struct batch *batch, int step, int index);
     void (*at_start)(struct engine *engine, struct comm *comm); // on every rank, before the steps
+    struct engine_guards guards;
+    // On every rank, before and behind each step; the first one may change what the step is asked.
+    void (*before_step)(struct engine *engine, int rank, int step, struct engine_step *asked);
+    void (*after_step)(struct engine *engine, int rank, int step, const struct engine_step *done);
+    bool ranks_differ;  // in loss or norm: something is wrong on one on purpose
     const float *start; // weights of the whole model in place of initial ones
     bool frozen;        // learning rate 0
     double clip;        // 0: 1.0

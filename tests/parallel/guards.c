@@ -1,0 +1,226 @@
+// Checksums of the engine's state: no bit of a run changes, clean runs have no findings, and every
+// flipped bit of sign, exponent and the upper 7 bits of the mantissa is found, on every layout.
+#include "base/random.h"
+#include "world.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct engine_guards all_guards = {
+    .optimizer = true, .gradients = true, .weights_every = 1, .products_every = 1};
+
+static const struct world_layout layouts[] = {
+    {.model = "gpt2", .pp = 1, .dp = 1, .cp = 1, .tp = 1, .rows = 2, .bf16 = true},
+    {.model = "llama", .pp = 1, .dp = 1, .cp = 1, .tp = 1, .rows = 8},
+    {.model = "llama", .pp = 1, .dp = 2, .cp = 1, .tp = 1, .rows = 1, .bf16 = true, .threads = 2},
+    {.model = "gpt2", .pp = 1, .dp = 2, .cp = 1, .tp = 1, .zero = 1, .rows = 2, .bf16 = true},
+    {.model = "untied",
+     .pp = 1,
+     .dp = 2,
+     .cp = 1,
+     .tp = 1,
+     .zero = 1,
+     .rows = 2,
+     .bf16_gather = true},
+    {.model = "llama", .pp = 1, .dp = 2, .cp = 1, .tp = 1, .zero = 2, .rows = 1, .bf16 = true},
+    {.model = "gpt2", .pp = 1, .dp = 2, .cp = 1, .tp = 1, .zero = 3, .rows = 2, .bf16 = true},
+    {.model = "llama", .pp = 1, .dp = 4, .cp = 1, .tp = 1, .zero = 3, .shard = 2, .rows = 1},
+    {.model = "llama", .pp = 2, .dp = 1, .cp = 1, .tp = 1, .rows = 1, .bf16 = true},
+    {.model = "untied", .pp = 2, .dp = 1, .cp = 1, .tp = 1, .rows = 1, .schedule = PIPELINE_ZB_H1},
+    {.model = "llama", .pp = 1, .dp = 1, .cp = 1, .tp = 2, .rows = 2, .bf16 = true},
+    {.model = "untied", .pp = 1, .dp = 1, .cp = 2, .tp = 1, .rows = 2, .bf16 = true},
+    {.model = "moe",
+     .pp = 1,
+     .dp = 2,
+     .cp = 1,
+     .tp = 1,
+     .ep = 2,
+     .zero = 2,
+     .rows = 2,
+     .bf16 = true},
+    {.model = "shared", .pp = 1, .dp = 2, .cp = 1, .tp = 1, .zero = 1, .rows = 2},
+    {.model = "llama",
+     .pp = 1,
+     .dp = 1,
+     .cp = 1,
+     .tp = 1,
+     .rows = 2,
+     .bf16 = true,
+     .bf16_gradients = true},
+    {.model = "gpt2",
+     .pp = 1,
+     .dp = 2,
+     .cp = 1,
+     .tp = 1,
+     .zero = 0,
+     .rows = 2,
+     .bf16 = true,
+     .per_micro_batch = true},
+};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+static void say(const struct engine_finding *f, char out[300]) {
+    snprintf(out, 300, "%s of %s, block %lld, %016llx for %016llx", engine_found_name(f->kind),
+             f->parameter, (long long)f->block, (unsigned long long)f->found,
+             (unsigned long long)f->expected);
+}
+
+static void finds_nothing(struct engine *e, int rank, int step, const struct engine_step *done) {
+    struct engine_finding f[4];
+    char text[300];
+    (void)done;
+    if (engine_findings(e, f, 4) == 0) return;
+    say(&f[0], text);
+    test_fail(__FILE__, __LINE__, "rank %d, step %d: %s", rank, step, text);
+}
+
+static void compare_with_and_without(const struct world_layout *layout) {
+    struct world_layout l = *layout;
+    struct world_result without, with;
+    char name[160];
+    l.steps = 4;
+    l.dropout = 0.1;
+    world_run(&l, &without);
+    l.guards = all_guards;
+    l.after_step = finds_nothing;
+    world_run(&l, &with);
+    if (!world_same(&without, &with, l.steps))
+        test_fail(__FILE__, __LINE__, "%s: guards change bits", world_name(&l, name));
+    CHECK(with.planned_is_allocated);
+    world_free(&without);
+    world_free(&with);
+}
+
+TEST(guards_change_no_bit_and_find_nothing_in_clean_runs) {
+    for (int i = 0; i < LAYOUTS; i++) compare_with_and_without(&layouts[i]);
+}
+
+// ---- flips --------------------------------------------------------------------------------------
+
+enum { TRIALS = 100 };
+
+static struct {
+    enum engine_target target;
+    bool gradient;
+    int found;
+    uint64_t seed;
+} trial;
+
+// Sign, exponent and the upper 7 bits of the mantissa.
+static int draw_bit(int n) {
+    return 16 + (int)(random_uniform(random_key(trial.seed, "bit"), (uint64_t)n) * 16);
+}
+
+static uint64_t draw_element(int n) {
+    uint32_t words[4];
+    random_words(random_key(trial.seed, "element"), (uint64_t)n, words);
+    return (uint64_t)words[0] << 32 | words[1];
+}
+
+// What a flip left behind must not reach the next one.
+static void reset(struct engine *e) {
+    struct tensor_slice *slices;
+    struct err err = {0};
+    int count;
+    CHECK_OK(engine_slices(e, ENGINE_MOMENTS, &slices, &count, &err), err);
+    for (int i = 0; i < count; i++)
+        for (int64_t r = 0; r < slices[i].rows; r++)
+            memset((float *)slices[i].data + r * slices[i].stride, 0,
+                   (size_t)slices[i].columns * sizeof(float));
+    free(slices);
+    engine_initialise(e, 1);
+}
+
+static int ranks_of_run;
+
+// Even steps are clean, in odd ones a bit is flipped on one rank.
+static void flip(struct engine *e, int rank, int step, struct engine_step *asked) {
+    int n = step / 2;
+    if (step % 2 == 0) reset(e);
+    if (step % 2 == 0 || n % ranks_of_run != rank) {
+        if (step % 2 == 1 && !trial.gradient) { // settles alike on all ranks
+            char name[128];
+            int bytes;
+            engine_element(e, trial.target, 0, &bytes, name);
+        }
+        return;
+    }
+    int bit = draw_bit(n);
+    if (trial.gradient) {
+        struct engine_fault fault = {
+            .kind = ENGINE_FAULT_GRADIENT, .element = draw_element(n), .bit = bit};
+        engine_inject(e, &fault);
+        return;
+    }
+    char name[128];
+    int bytes;
+    unsigned char *data = engine_element(e, trial.target, draw_element(n), &bytes, name);
+    CHECK(data != NULL);
+    if (bytes == 2) bit -= 16;
+    data[bit / 8] ^= (unsigned char)(1u << bit % 8);
+    (void)asked;
+}
+
+static bool fits(const struct engine_finding *f) {
+    if (trial.gradient) return f->kind == FOUND_GRADIENT;
+    if (trial.target == TARGET_WEIGHT) return f->kind == FOUND_WEIGHT || f->kind == FOUND_MASTER;
+    if (trial.target == TARGET_MASTER) return f->kind == FOUND_MASTER;
+    return f->kind == FOUND_MOMENT;
+}
+
+static void look(struct engine *e, int rank, int step, const struct engine_step *done) {
+    struct engine_finding f[4];
+    char text[300];
+    int n = step / 2, count = engine_findings(e, f, 4);
+    (void)done;
+    if (step % 2 == 0 || n % ranks_of_run != rank) {
+        finds_nothing(e, rank, step, done);
+        return;
+    }
+    if (count == 0) test_fail(__FILE__, __LINE__, "trial %d, bit %d: not found", n, draw_bit(n));
+    say(&f[0], text);
+    // a block of small parameters is named by each comparison in its own way
+    bool alike = count == 1 || (count == 2 && fits(&f[1]));
+    if (!alike || !fits(&f[0]))
+        test_fail(__FILE__, __LINE__, "trial %d: %d findings: %s", n, count, text);
+    __atomic_add_fetch(&trial.found, 1, __ATOMIC_RELAXED);
+}
+
+// A hundred flips, dealt out over layouts.
+static void flip_on_layouts(enum engine_target target, bool gradient, const int *which, int count) {
+    trial.target = target;
+    trial.gradient = gradient;
+    trial.found = 0;
+    for (int i = 0; i < count; i++) {
+        struct world_layout l = layouts[which[i]];
+        struct world_result result;
+        trial.seed = (uint64_t)i + 1;
+        l.steps = 2 * TRIALS / count;
+        l.guards = all_guards;
+        l.before_step = flip;
+        l.ranks_differ = true;
+        l.after_step = look;
+        ranks_of_run = world_ranks(&l);
+        world_run(&l, &result);
+        world_free(&result);
+    }
+    CHECK_EQ_INT(trial.found, TRIALS);
+}
+
+static const int some[] = {0, 1, 3, 6};
+enum { SOME = sizeof some / sizeof *some };
+
+TEST(flipped_bits_of_working_weights_are_found) {
+    flip_on_layouts(TARGET_WEIGHT, false, some, SOME);
+}
+TEST(flipped_bits_of_masters_are_found) {
+    flip_on_layouts(TARGET_MASTER, false, some, SOME);
+}
+TEST(flipped_bits_of_moments_are_found) {
+    flip_on_layouts(TARGET_MOMENT1, false, some, SOME);
+    flip_on_layouts(TARGET_MOMENT2, false, some, SOME);
+}
+TEST(flipped_bits_of_gradients_are_found) {
+    static const int all[] = {0, 1, 2, 3, 5, 6, 8, 9, 12, 14};
+    flip_on_layouts(TARGET_WEIGHT, true, all, sizeof all / sizeof *all);
+}
