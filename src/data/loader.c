@@ -292,6 +292,10 @@ int loader_origin(struct loader *l, uint64_t n, struct loader_origin *out, struc
     return loader_find_origin(&l->self, n, out, err);
 }
 
+int loader_read(struct loader *l, uint64_t n, struct batch *batch, struct err *err) {
+    return loader_fill(&l->self, n, batch, err);
+}
+
 int loader_mix_rows(const struct loader *l, uint64_t draws, struct loader_mix_row *rows) {
     double total = 0;
     for (int i = 0; i < l->sets.count; i++) total += l->options.sets[i].weight;

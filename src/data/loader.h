@@ -96,6 +96,9 @@ struct loader_origin {
     int documents;                       // all of them
 };
 int loader_origin(struct loader *loader, uint64_t n, struct loader_origin *out, struct err *err);
+// Fills a micro-batch of the caller's own with the samples drawn at `n` and behind it, whatever rank
+// they belong to. Reads in the calling thread.
+int loader_read(struct loader *loader, uint64_t n, struct batch *batch, struct err *err);
 
 // What `draws` samples from the beginning of a run amount to, by set: a dry run of the mixture.
 struct loader_mix_row {

@@ -146,3 +146,17 @@ void metrics_put_event(struct metrics *m, const char *event, int64_t step, const
                 (long long)step, clock_wall_seconds(), fields[0] ? "," : "", fields);
     push(m);
 }
+
+void metrics_put_object(struct metrics *m, const char *event, int64_t step, json_t *members) {
+    if (!m->path[0]) return;
+    char *text = json_dumps(members, JSON_COMPACT);
+    text_printf(&m->pending, "{\"event\":\"%s\",\"step\":%lld,\"time\":%.3f", event,
+                (long long)step, clock_wall_seconds());
+    // "{...}" behind what is there: its brace becomes a comma
+    if (text && text[0] && text[1] != '}')
+        text_printf(&m->pending, ",%s\n", text + 1);
+    else
+        text_puts(&m->pending, "}\n");
+    free(text);
+    push(m);
+}

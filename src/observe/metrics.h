@@ -7,6 +7,7 @@
 #pragma once
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/record.h"
 #include "base/text.h"
 #include "observe/mfu.h"
@@ -49,3 +50,5 @@ void metrics_put_step(struct metrics *m, const struct metrics_step *s);
 // {"event":NAME,"step":N,"time":...,FIELDS}: `fields` is JSON members without braces, or "".
 void metrics_put_event(struct metrics *m, const char *event, int64_t step, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+// The same with the members of an object, of any length.
+void metrics_put_object(struct metrics *m, const char *event, int64_t step, json_t *members);

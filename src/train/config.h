@@ -128,7 +128,8 @@ struct train_config {
     double loss_factor, loss_deviations, norm_deviations;
     int spike_warm_up, most_spikes;
     bool guard_optimizer, guard_gradients, guard_replay, guard_counters, checksums;
-    int weights_every, products_every, replicas_every;
+    int weights_every, products_every, replicas_every, most_faults;
+    enum { CORRUPTION_ROLL_BACK, CORRUPTION_LEAVE } on_corruption;
 
     char fault_kind[CONFIG_TEXT_BYTES], fault_when[CONFIG_TEXT_BYTES];
     char fault_rank[CONFIG_TEXT_BYTES], fault_step[CONFIG_TEXT_BYTES],

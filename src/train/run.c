@@ -57,9 +57,13 @@ static int walk(struct run *run, struct err *err) {
     bool worked = run->step < last;
     run_look_at_signals(run);
     while (run->step < last && !run->stopped) {
-        if (run_one_step(run, err) != 0) return -1;
+        int went_back = run_one_step(run, err);
+        if (went_back < 0) return -1;
         run_look_at_signals(run);
+        if (went_back == 0) went_back = run_guard_settle(run, err);
+        if (went_back < 0) return -1;
         if (run->stopped) break;
+        if (went_back > 0) continue;
         bool ends = run->step == last;
         bool evaluates = (c->eval_every > 0 && run->step % c->eval_every == 0) ||
                          (run->step == c->steps && c->eval_at_end);

@@ -310,7 +310,9 @@ static int share_folder(struct run *run, struct err *err) {
 int run_open(struct run *run, struct err *err) {
     run->saved_step = -1;
     config_schedule(run->config, &run->schedule);
-    if (run_fault_open(run, err) != 0 || open_parts(run, err) != 0) return -1;
+    if (run_fault_open(run, err) != 0 || open_parts(run, err) != 0 ||
+        run_agree(run, run_guard_open(run, err), err) != 0)
+        return -1;
     run_busy(run, "loads its weights");
     run_phase(run, BEAT_LOAD, 0);
     int status = run_restore(run, err);
@@ -333,6 +335,7 @@ int run_open(struct run *run, struct err *err) {
 
 void run_close(struct run *run) {
     run_fault_close(run);
+    run_guard_close(run);
     metrics_close(&run->metrics);
     if (run->has_tensorboard) tensorboard_close(&run->tensorboard);
     if (run->loader) loader_close(run->loader);

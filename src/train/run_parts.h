@@ -11,11 +11,18 @@
 #include "observe/metrics.h"
 #include "observe/tensorboard.h"
 #include "train/run.h"
+#include "train/run_guard.h"
 #include "train/schedule.h"
 #include <stdbool.h>
 
 // What one rank knows and all have to act on: the largest value counts. See run_look_at_signals.
-enum run_signal { SIGNAL_STOP, SIGNAL_LEAVE, RUN_SIGNALS };
+enum run_signal {
+    SIGNAL_STOP,
+    SIGNAL_LEAVE,
+    SIGNAL_FOUND,    // checksums of the last step, see run_guard.h
+    SIGNAL_HARDWARE, // the machine's own counters
+    RUN_SIGNALS
+};
 
 enum { RUN_TRACE_SPANS = 1 << 22, RUN_PLAN_TEXT = 1024, RUN_STEP_TIMES = 1024, RUN_WARM_UP = 2 };
 
@@ -54,7 +61,7 @@ struct run {
 
     // the state that checkpoints hold beside weights and moments
     int64_t step, samples, tokens, updates;
-    int bad_steps;      // in a row
+    int bad_steps;      // skipped ones in a row
     int64_t saved_step; // -1: none yet
 
     double gemm_rate;
@@ -70,6 +77,7 @@ struct run {
     struct loader_counts counts;
     uint64_t *sample_ids;
     struct run_faults *faults; // see run_fault.h
+    struct run_guard guard;
     struct run_result *result;
 };
 
@@ -82,10 +90,13 @@ int run_open_loader(struct run *run, int batch, struct err *err);
 
 // Loads the newest valid checkpoint, if any; else the initial weights.
 int run_restore(struct run *run, struct err *err);
+// Collective: the newest state of at most step `most_step` (-1: any), `back` states before it; the
+// initial weights where there is none.
+int run_restore_older(struct run *run, int back, int64_t most_step, struct err *err);
 // A failure leaves earlier checkpoints as they were.
 int run_save(struct run *run, struct err *err);
 
-int run_one_step(struct run *run, struct err *err);
+int run_one_step(struct run *run, struct err *err); // 1: the run went back to an older state
 int run_evaluate(struct run *run, struct err *err);
 void run_settle_step_times(struct run *run); // into the result
 

@@ -93,6 +93,8 @@ static int load_state(struct run *run, struct checkpoint *c, struct err *err) {
                          json_get_int(at, "bad_steps", true, 0, &bad, err) != 0))
         return -1;
     run->bad_steps = (int)bad;
+    if (run_guard_load(run, json_object_get(state->extra, "guard"), checkpoint_path(c), err) != 0)
+        return -1;
     log_line(LOG_INFO, "resumed from %s: step %lld, %lld samples", checkpoint_path(c),
              (long long)run->step, (long long)run->samples);
     if (state->binary && strcmp(state->binary, version_digest()) != 0)
@@ -195,6 +197,51 @@ int run_restore(struct run *run, struct err *err) {
     return 0;
 }
 
+// The newest step of the folder that is not later than `most_step` (-1: any), `back` before it; -1:
+// none. What is newer is not to be trusted, and goes.
+static int64_t choose_step(const char *folder, int back, int64_t most_step) {
+    int64_t *steps, chosen = -1;
+    int count;
+    if (checkpoint_list(folder, &steps, &count, NULL) != 0) return -1;
+    for (int i = count - 1; i >= 0 && chosen < 0; i--)
+        if ((most_step < 0 || steps[i] <= most_step) && back-- <= 0) chosen = steps[i];
+    for (int i = 0; i < count; i++) {
+        char path[CHECKPOINT_PATH_BYTES];
+        struct err err = {0};
+        if (steps[i] <= chosen || checkpoint_step_path(folder, steps[i], path, &err) != 0) continue;
+        log_line(LOG_WARN, "%s: removed, its step is above suspicion no more", path);
+        if (file_remove_tree(path, &err) != 0) log_line(LOG_WARN, "%s", err.text);
+    }
+    free(steps);
+    return chosen;
+}
+
+static int load_initial(struct run *run, struct err *err) {
+    run->step = run->samples = run->tokens = run->updates = 0;
+    run->bad_steps = 0;
+    run->saved_step = -1;
+    if (run_guard_load(run, NULL, "", err) != 0) return -1;
+    if (run->config->from[0]) return load_model_folder(run, err);
+    engine_initialise(run->engine, (uint64_t)run->config->seed);
+    return 0;
+}
+
+int run_restore_older(struct run *run, int back, int64_t most_step, struct err *err) {
+    const char *folder = run->config->checkpoint_folder;
+    char path[CHECKPOINT_PATH_BYTES];
+    struct checkpoint *c;
+    int64_t resumed_from = run->result->resumed_from;
+    int64_t step = run_most(run, run_leads(run) ? choose_step(folder, back, most_step) : -1);
+    if (step < 0) return load_initial(run, err);
+    if (checkpoint_step_path(folder, step, path, err) != 0 ||
+        checkpoint_open_world(path, run->world, &c, err) != 0)
+        return -1;
+    int result = load_state(run, c, err);
+    checkpoint_close(c);
+    run->result->resumed_from = resumed_from;
+    return result;
+}
+
 int run_save(struct run *run, struct err *err) {
     const struct train_config *config = run->config;
     struct tensor_slice *slices;
@@ -202,8 +249,8 @@ int run_save(struct run *run, struct err *err) {
     struct checkpoint_saved saved;
     run_fault_save(run);
     if (run_agree(run, state_slices(run, &slices, &count, err), err) != 0) return -1;
-    json_t *extra =
-        json_pack("{s:I,s:i}", "updates", (json_int_t)run->updates, "bad_steps", run->bad_steps);
+    json_t *extra = json_pack("{s:I,s:i,s:o}", "updates", (json_int_t)run->updates, "bad_steps",
+                              run->bad_steps, "guard", run_guard_state(run));
     struct checkpoint_state state = {.step = run->step,
                                      .samples = run->samples,
                                      .tokens = run->tokens,

@@ -73,6 +73,8 @@ void run_look_at_signals(struct run *run) {
         run->signals[SIGNAL_LEAVE] =
             is_raised(control->preempted) || heartbeat_wants_leave(control->heartbeat);
     }
+    run->signals[SIGNAL_FOUND] = run_guard_found(run);
+    run->signals[SIGNAL_HARDWARE] = run_guard_hardware(run);
     if (run->world) comm_max_integers(run->world, run->signals, RUN_SIGNALS);
     run->stopped = run->signals[SIGNAL_STOP] || run->signals[SIGNAL_LEAVE];
 }
