@@ -2,8 +2,7 @@
 // See checkpoint.h.
 #include "base/file.h"
 #include "base/log.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/checkpoint_parts.h"
 #include "checkpoint/together.h"
 #include <ctype.h>
 #include <errno.h>
@@ -12,17 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct place { // a folder named step_N
-    int64_t step;
-    char name[64];
-};
-
 static const char removing[] = ".removing";
 
 // "step_" and digits, then `tail`. The step, or -1.
 static int64_t step_of(const char *name, const char *tail) {
     if (strncmp(name, "step_", 5) != 0 || !isdigit((unsigned char)name[5]) ||
-        strlen(name) >= sizeof((struct place *)0)->name)
+        strlen(name) >= sizeof((struct checkpoint_place *)0)->name)
         return -1;
     char *end;
     errno = 0;
@@ -31,20 +25,20 @@ static int64_t step_of(const char *name, const char *tail) {
 }
 
 static int by_step(const void *a, const void *b) {
-    const struct place *x = a, *y = b;
+    const struct checkpoint_place *x = a, *y = b;
     if (x->step != y->step) return x->step < y->step ? -1 : 1;
     return strcmp(x->name, y->name);
 }
 
-// All folders named as step folders, ascending. A folder that does not exist has none.
-static int find_places(const char *folder, struct place **out, int *count, struct err *err) {
+int checkpoint_places(const char *folder, struct checkpoint_place **out, int *count,
+                      struct err *err) {
     *out = NULL;
     *count = 0;
     if (!file_exists(folder)) return 0;
     char **names;
     size_t name_count;
     if (file_list(folder, &names, &name_count, err) != 0) return -1;
-    struct place *list = calloc(name_count + 1, sizeof *list);
+    struct checkpoint_place *list = calloc(name_count + 1, sizeof *list);
     int used = 0;
     for (size_t i = 0; list && i < name_count; i++) {
         char path[CHECKPOINT_PATH_BYTES];
@@ -63,9 +57,7 @@ static int find_places(const char *folder, struct place **out, int *count, struc
     return 0;
 }
 
-// Without reading the data: the manifest is whole, names this step, and all parts are there with
-// their sizes.
-static bool looks_complete(const char *path, int64_t step) {
+bool checkpoint_looks_complete(const char *path, int64_t step) {
     struct manifest m;
     struct err ignored = {0};
     if (manifest_read(path, &m, &ignored) != 0) return false;
@@ -81,14 +73,14 @@ static bool looks_complete(const char *path, int64_t step) {
 }
 
 int checkpoint_list(const char *folder, int64_t **steps, int *count, struct err *err) {
-    struct place *places;
+    struct checkpoint_place *places;
     int place_count, used = 0;
-    if (find_places(folder, &places, &place_count, err) != 0) return -1;
+    if (checkpoint_places(folder, &places, &place_count, err) != 0) return -1;
     int64_t *list = calloc((size_t)place_count + 1, sizeof *list);
     for (int i = 0; list && i < place_count; i++) {
         char path[CHECKPOINT_PATH_BYTES];
         if (file_join(path, sizeof path, folder, places[i].name, NULL) == 0 &&
-            looks_complete(path, places[i].step))
+            checkpoint_looks_complete(path, places[i].step))
             list[used++] = places[i].step;
     }
     free(places);
@@ -101,7 +93,7 @@ int checkpoint_list(const char *folder, int64_t **steps, int *count, struct err 
 // Folders whose checkpoint is not to be had, as far as they were tried.
 struct search {
     const char *folder;
-    struct place *places;
+    struct checkpoint_place *places;
     int count, damaged;
     struct err newest; // why the newest damaged one is
 };
@@ -109,18 +101,20 @@ struct search {
 static int list_places(void *context, const atomic_bool *stop, struct err *err) {
     struct search *s = context;
     (void)stop;
-    return find_places(s->folder, &s->places, &s->count, err);
+    return checkpoint_places(s->folder, &s->places, &s->count, err);
 }
 
-static void pass_over(struct search *s, const char *name, const struct err *why) {
+bool checkpoint_pass_over(const char *folder, const char *name, const struct err *why) {
     char path[CHECKPOINT_PATH_BYTES], manifest[CHECKPOINT_PATH_BYTES];
     log_line(LOG_WARN, "checkpoint %s is passed over: %s", name, why->text);
     // a folder that never had a manifest is somebody's, or of a save that did not finish: no loss
-    if (file_join(path, sizeof path, s->folder, name, NULL) == 0 &&
-        file_join(manifest, sizeof manifest, path, MANIFEST_NAME, NULL) == 0 &&
-        !file_exists(manifest))
-        return;
-    if (s->damaged++ == 0) s->newest = *why;
+    return file_join(path, sizeof path, folder, name, NULL) != 0 ||
+           file_join(manifest, sizeof manifest, path, MANIFEST_NAME, NULL) != 0 ||
+           file_exists(manifest);
+}
+
+static void pass_over(struct search *s, const char *name, const struct err *why) {
+    if (checkpoint_pass_over(s->folder, name, why) && s->damaged++ == 0) s->newest = *why;
 }
 
 // The next older place, from rank 0's list; an empty name at its end.
@@ -217,18 +211,18 @@ static bool verified(const char *path) {
 }
 
 int checkpoint_retain(const char *folder, const struct checkpoint_retention *keep) {
-    struct place *places;
+    struct checkpoint_place *places;
     int count, kept = 0, removed = 0, keep_last = keep->keep_last < 1 ? 1 : keep->keep_last;
     struct err err = {0};
     bool have_valid = false; // one that was read, or has just been written
-    if (find_places(folder, &places, &count, &err) != 0) {
+    if (checkpoint_places(folder, &places, &count, &err) != 0) {
         log_line(LOG_WARN, "old checkpoints were not looked through: %s", err.text);
         return 0;
     }
     for (int i = count - 1; i >= 0; i--) {
         char path[CHECKPOINT_PATH_BYTES];
         if (file_join(path, sizeof path, folder, places[i].name, NULL) != 0 ||
-            !looks_complete(path, places[i].step))
+            !checkpoint_looks_complete(path, places[i].step))
             continue;
         bool valid = !have_valid && (places[i].step == keep->saved_step || verified(path));
         if (kept < keep_last || valid) {

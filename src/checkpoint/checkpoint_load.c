@@ -15,10 +15,18 @@
 
 // The first few stay open; what is open survives a removal of the folder by another process. A job
 // of thousands of ranks has more parts than a process may have descriptors.
-static int open_part(struct checkpoint *c, int part, struct safetensors *out, bool *temporary,
-                     struct err *err) {
+int checkpoint_open_part(struct checkpoint *c, int part, struct safetensors *out, uint64_t *offset,
+                         bool *temporary, struct err *err) {
     char path[CHECKPOINT_PATH_BYTES];
-    if (checkpoint_part_path(c, part, path, err) != 0) return -1;
+    const struct checkpoint_source *source = c->sources ? &c->sources[part] : NULL;
+    *offset = source ? source->offset : 0;
+    if (source && !source->path)
+        return err_set(err, ERR_INTERNAL, "%s: a part of rank %d is on another host", c->path,
+                       c->manifest.parts[part].rank);
+    if (source)
+        snprintf(path, sizeof path, "%s", source->path);
+    else if (checkpoint_part_path(c, part, path, err) != 0)
+        return -1;
     pthread_mutex_lock(&c->lock);
     int fd = c->files[part];
     *temporary = false;
@@ -79,8 +87,10 @@ static int read_from_piece(struct checkpoint *c, const struct manifest_piece *pi
     uint64_t at = piece->begin + (uint64_t)(part.row - piece->box.row) * step +
                   (uint64_t)(part.column - piece->box.column) * width;
     struct safetensors file;
+    uint64_t offset;
     bool temporary;
-    if (open_part(c, piece->part, &file, &temporary, err) != 0) return -1;
+    if (checkpoint_open_part(c, piece->part, &file, &offset, &temporary, err) != 0) return -1;
+    at += offset;
     int result = 0;
     if (bytes == step && bytes == to.row_bytes)
         result = read_bytes(c, &file, at, bytes * (uint64_t)part.rows, to.data, err);
@@ -118,24 +128,39 @@ static int check_finite(const struct checkpoint *c, int tensor, struct box box, 
     return 0;
 }
 
-int checkpoint_read_box(const struct checkpoint *opened, int tensor, struct box box, void *out,
-                        int64_t stride, struct err *err) {
-    struct checkpoint *c = (struct checkpoint *)opened; // its descriptors and counters
+static struct target target_of(const struct checkpoint *c, int tensor, struct box box, void *out,
+                               int64_t stride) {
+    uint64_t width = dtype_bytes(c->manifest.tensors[tensor].type);
+    struct target whole = {out, (uint64_t)stride * width};
+    if (box.rows == 1) whole.row_bytes = (uint64_t)box.columns * width;
+    return whole;
+}
+
+// `elsewhere`: pieces that lie with other ranks are left out.
+static int read_pieces(struct checkpoint *c, int tensor, struct box box, struct target whole,
+                       bool elsewhere, struct err *err) {
     const struct manifest *m = &c->manifest;
     uint64_t width = dtype_bytes(m->tensors[tensor].type);
-    struct target whole = {out, (uint64_t)stride * width};
-    if (box_elements(box) == 0) return 0;
-    if (box.rows == 1) whole.row_bytes = (uint64_t)box.columns * width;
     for (int i = m->first_piece[tensor]; i < m->first_piece[tensor + 1]; i++) {
         const struct manifest_piece *piece = &m->pieces[i];
         if (piece->box.row >= box.row + box.rows) break; // they ascend by row
         struct box part = box_intersect(piece->box, box);
         if (box_elements(part) == 0) continue;
+        if (elsewhere && c->sources && !c->sources[piece->part].path) continue;
         struct target to = whole;
         to.data += (uint64_t)(part.row - box.row) * whole.row_bytes +
                    (uint64_t)(part.column - box.column) * width;
         if (read_from_piece(c, piece, part, to, err) != 0) return -1;
     }
+    return 0;
+}
+
+int checkpoint_read_box(const struct checkpoint *opened, int tensor, struct box box, void *out,
+                        int64_t stride, struct err *err) {
+    struct checkpoint *c = (struct checkpoint *)opened; // its descriptors and counters
+    if (box_elements(box) == 0) return 0;
+    struct target whole = target_of(c, tensor, box, out, stride);
+    if (read_pieces(c, tensor, box, whole, false, err) != 0) return -1;
     return check_finite(c, tensor, box, whole, err);
 }
 
@@ -168,6 +193,7 @@ struct load {
     const struct tensor_slice *slices;
     int count;
     uint8_t *wanted, *scratch; // [tensors] by any rank
+    bool check;                // what was loaded, else load it
 };
 
 static void put_shape(struct text *out, enum dtype type, int dims, const int64_t *shape) {
@@ -225,18 +251,27 @@ static int compare(const struct load *l, struct err *err) {
     return result;
 }
 
+// Reading, or the look at what was read, of one slice.
+static int load_one(const struct load *l, const struct tensor_slice *s, struct err *err) {
+    struct checkpoint *c = (struct checkpoint *)l->c; // its descriptors and counters
+    struct box box = box_of_slice(s);
+    int tensor = manifest_find(&c->manifest, s->name);
+    if (box_elements(box) == 0) return 0;
+    struct target whole = target_of(c, tensor, box, s->data, s->stride);
+    return l->check ? check_finite(c, tensor, box, whole, err)
+                    : read_pieces(c, tensor, box, whole, true, err);
+}
+
 static int load_all(void *context, const atomic_bool *stop, struct err *err) {
     struct load *l = context;
-    if (compare(l, err) != 0) return -1;
+    if (!l->check && compare(l, err) != 0) return -1;
     int bad = l->count; // the first faulty slice, whatever thread met it
     struct err why = {0};
 #pragma omp parallel for schedule(dynamic, 1)
     for (int i = 0; i < l->count; i++) {
-        const struct tensor_slice *s = &l->slices[i];
         struct err mine = {0};
         int result = *stop ? err_set(&mine, ERR_IO, "another rank has failed")
-                           : checkpoint_read_box(l->c, manifest_find(&l->c->manifest, s->name),
-                                                 box_of_slice(s), s->data, s->stride, &mine);
+                           : load_one(l, &l->slices[i], &mine);
         if (result == 0) continue;
 #pragma omp critical(checkpoint_load)
         if (i < bad) {
@@ -287,6 +322,10 @@ int checkpoint_load_slices(const struct checkpoint *c, const struct tensor_slice
     struct load l = {.c = c, .slices = slices, .count = count};
     int result = together_run(world, "rank", mark_wanted, &l, err);
     if (result == 0) result = share_wanted(&l, world, err);
+    if (result == 0) result = together_run(world, "rank", load_all, &l, err);
+    if (result == 0 && c->sources)
+        result = checkpoint_exchange((struct checkpoint *)c, slices, count, world, err);
+    l.check = true;
     if (result == 0) result = together_run(world, "rank", load_all, &l, err);
     free(l.wanted);
     free(l.scratch);

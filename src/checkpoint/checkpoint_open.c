@@ -210,6 +210,8 @@ void checkpoint_close(struct checkpoint *c) {
     if (!c) return;
     for (int i = 0; c->files && i < c->manifest.part_count; i++)
         if (c->files[i] >= 0) close(c->files[i]);
+    for (int i = 0; c->sources && i < c->manifest.part_count; i++) free(c->sources[i].path);
+    free(c->sources);
     free(c->files);
     manifest_free(&c->manifest);
     pthread_mutex_destroy(&c->lock);

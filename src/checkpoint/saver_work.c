@@ -1,8 +1,8 @@
 // What a saver's thread does: this rank's files into staging, the manifest and the name, or away
 // with it. See saver.h.
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint_parts.h"
 #include "checkpoint/saver_parts.h"

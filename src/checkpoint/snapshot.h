@@ -101,10 +101,13 @@ int snapshot_check_image(const char *text, size_t bytes, const char *part, const
 
 // ---- loading
 struct snapshot_places {
-    const char *memory;               // snapshot_run_folder of this rank's host; NULL: none
-    const char *run;                  // whose snapshots count
-    const char *disk, *second;        // checkpoint folders; second NULL: none
-    const struct model_config *model; // snapshots of another shape are passed over
+    const char *memory;        // snapshot_run_folder of this rank's host; NULL: none
+    const char *run;           // whose snapshots count
+    const char *disk, *second; // checkpoint folders; second NULL: none
+    // Whether a snapshot's state fits (it may be of another shape); the same on all ranks. NULL:
+    // all.
+    bool (*fits)(void *context, const struct checkpoint *snapshot);
+    void *context;
 };
 struct snapshot_choice {
     int back;          // so many states before the newest
