@@ -7,7 +7,7 @@ FILTER ?=
 BUILD ?= build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test test-parallel bench check format sanitize demo loss-picture schedule-pictures plan-pictures plan-examples chapter-check validation-pictures install test-onednn3 test-mpich test-cluster clean
+.PHONY: help setup build test test-parallel bench check format sanitize demo loss-picture schedule-pictures plan-pictures plan-examples chapter-check validation-pictures install test-onednn3 test-mpich test-cluster test-kills clean
 
 help: ## lists the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -84,6 +84,9 @@ test-onednn3: ## builds and tests against oneDNN 3.x in a folder of its own
 
 test-cluster: build ## runs over hosts that are namespaces of this machine (root and iproute2), and ranks that die
 	@$(BUILD)/test_cluster $(FILTER)
+
+test-kills: build ## kill -9 of ranks or of all of a run at random moments, 200 runs (10 to 15 minutes on two idle cores); SEEDS=FROM-TO
+	@scripts/test-kills $(BUILD) $(SEEDS)
 
 test-mpich: ## builds with MPICH instead of Open MPI and runs the tests that use MPI
 	@scripts/setup mpich
