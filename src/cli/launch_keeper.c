@@ -4,6 +4,7 @@
 // mpirun passes that one on and takes SIGINT as the order to end everything at once. Here it
 // becomes SIGINT again: the rank finishes its step and saves. SIGTERM is mpirun ending the run.
 #include "cli/launch_keeper.h"
+#include "base/clock.h"
 #include "cli/cli.h"
 #include "cli/launched.h"
 #include "operate/launch_report.h"
@@ -11,8 +12,10 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -24,7 +27,8 @@ enum { FLUSH_MILLISECONDS = 200, GRACE_MILLISECONDS = 1000 };
 struct keeper {
     int rank;
     pid_t child;
-    int output, signals; // the child's standard error; signalfd
+    _Atomic int64_t *step; // shared with the child: the one it is in; NULL: not known
+    int output, signals;   // the child's standard error; signalfd
     bool told_to_end;
     struct text records, rest;
 };
@@ -97,12 +101,31 @@ static void give_grace(struct keeper *k) {
 static void run_child(char **words, int output, const sigset_t *signals, pid_t keeper) {
     prctl(PR_SET_PDEATHSIG, SIGKILL); // a rank does not outlive its keeper
     if (getppid() != keeper) _exit(127);
-    signal(SIGUSR1, SIG_IGN); // is for the keeper, but reaches the whole process group
+    signal(SIGUSR1, SIG_IGN); // is for the keeper, but reaches the whole process group (train
+                              // takes it for itself only where it is not ignored)
     signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_UNBLOCK, signals, NULL);
     if (dup2(output, STDERR_FILENO) < 0) _exit(127);
     cli_execute(words);
     _exit(127);
+}
+
+// A word of memory in which the rank says what step it is in. How far it came is known then however
+// it ends.
+static void share_step(struct keeper *k) {
+    char text[16];
+    int file = memfd_create("weft-step", 0); // the child inherits it
+    if (file < 0) return;
+    void *word = MAP_FAILED;
+    if (ftruncate(file, sizeof *k->step) == 0)
+        word = mmap(NULL, sizeof *k->step, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    snprintf(text, sizeof text, "%d", file);
+    if (word == MAP_FAILED || setenv("WEFT_STEP_FD", text, 1) != 0) {
+        close(file);
+        return;
+    }
+    k->step = word;
+    *k->step = -1;
 }
 
 static int start(struct keeper *k, char **words, struct err *err) {
@@ -119,6 +142,7 @@ static int start(struct keeper *k, char **words, struct err *err) {
     k->signals = signalfd(-1, &signals, SFD_CLOEXEC);
     if (k->signals < 0 || pipe2(ends, O_CLOEXEC) != 0)
         return err_set_errno(err, "rank %d cannot be started", k->rank);
+    share_step(k);
     pid_t self = getpid();
     k->child = fork();
     if (k->child == 0) run_child(words, ends[1], &signals, self);
@@ -133,17 +157,20 @@ int launch_keeper(char **words) {
     struct launch_environment launched;
     struct keeper k = {0};
     if (cli_launched(&launched, false, &err) != 0) return cli_fail(&err);
-    if (launched.launcher == LAUNCHER_NONE || launched.rank < 0) {
+    bool alone =
+        launched.launcher == LAUNCHER_NONE && getenv("WEFT_RUN") != NULL; // see LAUNCH_KEEP
+    if (!alone && (launched.launcher == LAUNCHER_NONE || launched.rank < 0)) {
         err_set(&err, ERR_USAGE, "launch: %s is for mpirun; see weft launch --help", "--keep-rank");
         return cli_fail(&err);
     }
-    k.rank = launched.rank;
+    k.rank = alone ? 0 : launched.rank;
     if (start(&k, words, &err) != 0) return cli_fail(&err);
     int status = keep(&k);
     int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     int left = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     if (!k.told_to_end || (!signal && left == 0)) {
-        report_end(&k.records, k.rank, left, signal, launched.host);
+        report_end(&k.records, k.rank, left, signal, launched.host, clock_wall_seconds(),
+                   k.step ? *k.step : -1);
         send_records(&k);
     }
     if (left != 0) give_grace(&k);

@@ -1,29 +1,24 @@
-// weft launch: a thin front to mpirun. operate/launch.h makes the command line, this starts it and
-// shows what the ranks say (operate/launch_report.h).
-#include "base/affinity.h"
+// weft launch: a verb as several ranks, through mpirun; a training run under a supervisor
+// (operate/supervise.h); and what the operator says to one.
 #include "base/text.h"
 #include "cli/cli.h"
+#include "cli/launch.h"
 #include "cli/launch_agent.h"
 #include "cli/launch_keeper.h"
 #include "cli/launched.h"
 #include "comm/comm.h"
-#include "operate/launch.h"
-#include "operate/launch_report.h"
-#include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <poll.h>
-#include <signal.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static const char usage[] =
     "usage: weft launch -n RANKS [--hosts FILE] [--dry-run] [--verbose] VERB [ARGUMENTS]\n"
+    "       weft launch -n RANKS [options of a supervised run] train CONFIG.yaml [key=value ...]\n"
+    "       weft launch --status RUN [--json]\n"
+    "       weft launch --reload RUN [PROGRAM] [key=value ...]\n"
+    "       weft launch --inject RUN kind=KIND [rank=N] [step=N] [...]\n"
     "\n"
     "Starts \"weft VERB ARGUMENTS\" as RANKS processes of one run, through mpirun: as root too,\n"
     "with more ranks than slots, no rank bound to cores, waiting ranks giving their core away, "
@@ -36,64 +31,163 @@ static const char usage[] =
     "  --dry-run     prints the command line and starts nothing\n"
     "  --verbose     shows all that mpirun says itself\n"
     "\n"
+    "\"train\" runs under supervision: the configuration is resolved once and kept in "
+    "RUN/launch;\n"
+    "ranks that die, hang or lose their host are started again from the newest state. Each\n"
+    "incident is a line here and in RUN/incidents.jsonl.\n"
+    "\n"
+    "  --spares K          the last K hosts of the file wait to take the place of one that fails\n"
+    "  --fixed-ranks       no fewer ranks when hosts fail and no spare is left: stop with 75\n"
+    "  --restarts N        without a new step in between (10); 0: none\n"
+    "  --crash-loop WHAT   at the third failure of one step: stop (back, the default), or skip "
+    "its\n"
+    "                      batch (skip); stop: at the second\n"
+    "  --grace SECONDS     for saving when the run is asked to leave (60)\n"
+    "  --accept-changes    goes on with a configuration that is not that of the last launch\n"
+    "  --listen ADDRESS[:PORT]  where ranks and commands reach the supervisor; the loopback "
+    "unless\n"
+    "                      ranks run on other hosts\n"
+    "\n"
+    "  --status RUN        what a supervised run is doing; RUN is its train.folder\n"
+    "  --reload RUN        saves and restarts it, with the file as it is now, other keys, or\n"
+    "                      another program\n"
+    "  --inject RUN        a fault for a trial; the keys are those of fault.* (weft config fault)\n"
+    "\n"
     "The status is that of the rank that failed first, 128 + N when signal N ended it. Ctrl-C "
     "lets\n"
-    "every rank finish its step and save; a second one ends them at once. mpirun and srun may\n"
-    "start weft directly just as well.\n";
+    "every rank finish its step and save (130); a second one ends them at once. SIGTERM and "
+    "SIGUSR1\n"
+    "to weft launch save and leave with 75: the same command goes on later. Other statuses: 76 "
+    "no\n"
+    "healthy host is left; weft --help lists the rest. mpirun and srun may start weft directly "
+    "just\n"
+    "as well.\n";
 
-enum { MOST_RANKS = 1 << 20, MOST_EXPORTED = 64 };
+enum { MOST_RANKS = 1 << 20, MOST_RESTARTS = 1000000, MOST_GRACE_SECONDS = 1000000 };
 
-struct launch_options {
-    int ranks;
-    const char *hosts;
-    bool dry_run, verbose, help;
-    char **words; // verb and arguments, ends with NULL
-    int word_count;
-};
+static int read_number(const char *name, const char *text, long least, long most, long *out,
+                       struct err *err) {
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (*text == 0 || *end || errno || value < least || value > most)
+        return err_set(err, ERR_USAGE, "launch: %s \"%.100s\": expected a number of %s, %ld to %ld",
+                       name, text,
+                       strcmp(name, "-n") == 0         ? "ranks"
+                       : strcmp(name, "--spares") == 0 ? "hosts"
+                       : strcmp(name, "--grace") == 0  ? "seconds"
+                                                       : "restarts",
+                       least, most);
+    *out = value;
+    return 0;
+}
 
-static int read_options(struct launch_options *o, int argc, char **argv, struct err *err) {
-    int i = 1;
-    for (; i < argc && argv[i][0] == '-'; i++) {
-        const char *word = argv[i];
-        bool last = i + 1 == argc;
-        if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
-            o->help = true;
+static int read_listen(struct launch_options *o, const char *text, struct err *err) {
+    const char *colon = strrchr(text, ':');
+    long port = 0;
+    if (colon && strchr(text, ':') != colon) colon = NULL; // an address of version 6
+    size_t length = colon ? (size_t)(colon - text) : strlen(text);
+    char *end = NULL;
+    if (colon) port = strtol(colon + 1, &end, 10);
+    if (length == 0 || length >= sizeof o->listen ||
+        (colon && (colon[1] == 0 || *end || port < 1 || port > 65535)))
+        return err_set(err, ERR_USAGE,
+                       "launch: --listen \"%.100s\": expected ADDRESS or ADDRESS:PORT", text);
+    snprintf(o->listen, sizeof o->listen, "%.*s", (int)length, text);
+    o->port = (int)port;
+    return 0;
+}
+
+static int read_crash_loop(struct launch_options *o, const char *text, struct err *err) {
+    static const char *const names[] = {"back", "skip", "stop"};
+    static const enum crash_loop values[] = {CRASH_LOOP_BACK, CRASH_LOOP_SKIP, CRASH_LOOP_STOP};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(text, names[i]) == 0) {
+            o->policy.crash_loop = values[i];
             return 0;
         }
-        if (strcmp(word, "--dry-run") == 0) {
-            o->dry_run = true;
-        } else if (strcmp(word, "--verbose") == 0) {
-            o->verbose = true;
-        } else if (strcmp(word, "-n") == 0 || strcmp(word, "--hosts") == 0) {
-            if (last) return err_set(err, ERR_USAGE, "launch: %s needs a value", word);
-            const char *value = argv[++i];
-            char *end;
-            if (word[1] == '-') {
-                o->hosts = value;
-                continue;
-            }
-            errno = 0;
-            long ranks = strtol(value, &end, 10);
-            if (*value == 0 || *end || errno || ranks < 1 || ranks > MOST_RANKS)
-                return err_set(err, ERR_USAGE,
-                               "launch: -n \"%.100s\": expected a number of ranks, 1 to %d", value,
-                               MOST_RANKS);
-            o->ranks = (int)ranks;
-        } else {
-            static const char *const names[] = {"-n", "--hosts", "--dry-run", "--verbose",
-                                                "--help"};
-            const char *nearest = text_nearest(word, names, sizeof names / sizeof *names);
-            return err_set(err, ERR_USAGE,
-                           "launch: unknown option \"%.100s\"%s%s%s; options of the verb stand "
-                           "behind it",
-                           word, nearest ? ", did you mean " : "", nearest ? nearest : "",
-                           nearest ? "?" : "");
-        }
+    return err_set(err, ERR_USAGE, "launch: --crash-loop \"%.100s\": expected back, skip or stop",
+                   text);
+}
+
+static int unknown(const char *word, struct err *err) {
+    static const char *const names[] = {
+        "-n",         "--hosts",      "--dry-run",     "--verbose",       "--help",   "--spares",
+        "--restarts", "--crash-loop", "--grace",       "--listen",        "--status", "--reload",
+        "--inject",   "--json",       "--fixed-ranks", "--accept-changes"};
+    const char *nearest = text_nearest(word, names, sizeof names / sizeof *names);
+    return err_set(err, ERR_USAGE,
+                   "launch: unknown option \"%.100s\"%s%s%s; options of the verb stand behind it",
+                   word, nearest ? ", did you mean " : "", nearest ? nearest : "",
+                   nearest ? "?" : "");
+}
+
+static int read_value(struct launch_options *o, const char *name, const char *value,
+                      struct err *err) {
+    long number = 0;
+    if (strcmp(name, "--hosts") == 0) {
+        o->hosts = value;
+        return 0;
     }
-    if (o->ranks == 0)
-        return err_set(err, ERR_USAGE, "launch: -n RANKS is needed; weft launch --help");
+    if (strcmp(name, "--listen") == 0) return read_listen(o, value, err);
+    if (strcmp(name, "--crash-loop") == 0) return read_crash_loop(o, value, err);
+    if (strcmp(name, "-n") == 0) {
+        if (read_number(name, value, 1, MOST_RANKS, &number, err) != 0) return -1;
+        o->ranks = (int)number;
+    } else if (strcmp(name, "--spares") == 0) {
+        if (read_number(name, value, 0, MOST_RANKS, &number, err) != 0) return -1;
+        o->spares = (int)number;
+    } else if (strcmp(name, "--restarts") == 0) {
+        if (read_number(name, value, 0, MOST_RESTARTS, &number, err) != 0) return -1;
+        o->policy.budget = (int)number;
+    } else if (strcmp(name, "--grace") == 0) {
+        if (read_number(name, value, 0, MOST_GRACE_SECONDS, &number, err) != 0) return -1;
+        o->grace_seconds = (double)number;
+    } else {
+        o->order = name;
+        o->run = value;
+    }
+    return 0;
+}
+
+static bool is_one_of(const char *word, const char *const *names) {
+    while (*names && strcmp(word, *names) != 0) names++;
+    return *names != NULL;
+}
+
+static int read_options(struct launch_options *o, int argc, char **argv, struct err *err) {
+    static const char *const valued[] = {
+        "-n",           "--hosts",  "--spares", "--restarts", "--grace", "--listen",
+        "--crash-loop", "--status", "--reload", "--inject",   NULL};
+    const struct {
+        const char *name;
+        bool *flag;
+    } flags[] = {{"--help", &o->help},
+                 {"-h", &o->help},
+                 {"--dry-run", &o->dry_run},
+                 {"--verbose", &o->verbose},
+                 {"--json", &o->json},
+                 {"--accept-changes", &o->accept_changes},
+                 {"--fixed-ranks", &o->fixed_ranks}};
+    int i = 1;
+    for (; i < argc && argv[i][0] == '-'; i++) {
+        size_t flag = 0, count = sizeof flags / sizeof *flags;
+        while (flag < count && strcmp(argv[i], flags[flag].name) != 0) flag++;
+        if (flag < count) {
+            *flags[flag].flag = true;
+            if (o->help) return 0;
+            continue;
+        }
+        if (!is_one_of(argv[i], valued)) return unknown(argv[i], err);
+        if (i + 1 == argc) return err_set(err, ERR_USAGE, "launch: %s needs a value", argv[i]);
+        if (read_value(o, argv[i], argv[i + 1], err) != 0) return -1;
+        i++;
+    }
     o->words = argv + i;
     o->word_count = argc - i;
+    if (o->order) return 0;
+    if (o->ranks == 0)
+        return err_set(err, ERR_USAGE, "launch: -n RANKS is needed; weft launch --help");
     if (o->word_count == 0)
         return err_set(err, ERR_USAGE,
                        "launch: a verb is needed, as in \"weft launch -n %d train "
@@ -104,226 +198,26 @@ static int read_options(struct launch_options *o, int argc, char **argv, struct 
     return 0;
 }
 
-// Like the shell: the first of the names in a folder of PATH.
-static int find_starter(const char *const *names, char path[PATH_MAX], struct err *err) {
-    const char *folders = getenv("PATH");
-    for (const char *const *name = names; *name; name++)
-        for (const char *at = folders ? folders : "/usr/local/bin:/usr/bin:/bin"; *at;) {
-            size_t length = strcspn(at, ":");
-            snprintf(path, PATH_MAX, "%.*s/%s", (int)length, at, *name);
-            if (length > 0 && access(path, X_OK) == 0) return 0;
-            at += length + (at[length] == ':');
-        }
-    return err_set(err, ERR_USAGE,
-                   "launch: neither %s nor %s is in PATH, and this program needs one of them (%s)",
-                   names[0], names[1], comm_library());
-}
-
-// Variables that a rank on another host needs and that mpirun would not carry there.
-static int find_exported(const char **names) {
-    static const char *const prefixes[] = {"OMP_",  "GOMP_",           "WEFT_",
-                                           "DNNL_", "LD_LIBRARY_PATH", "ONEDNN_"};
-    static char found[MOST_EXPORTED][128];
-    int count = 0;
-    for (char **at = environ; *at && count < MOST_EXPORTED; at++) {
-        size_t length = strcspn(*at, "=");
-        for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
-            if (length < sizeof found[0] && strncmp(*at, prefixes[i], strlen(prefixes[i])) == 0) {
-                snprintf(found[count], sizeof found[0], "%.*s", (int)length, *at);
-                names[count] = found[count];
-                count++;
-                break;
-            }
-    }
-    return count;
-}
-
-static bool says_threads(const struct launch_options *o) {
-    const char *variable = getenv("OMP_NUM_THREADS");
-    if (variable && variable[0]) return true;
-    for (int i = 0; i < o->word_count; i++)
-        if (strncmp(o->words[i], "device.threads=", 15) == 0 ||
-            strcmp(o->words[i], "--threads") == 0)
-            return true;
-    return false;
-}
-
-// Where all ranks stand on this host their share of its cores is known here; on others each rank
-// finds its own.
-static int threads_of_a_rank(const struct launch_options *o) {
-    const char *job = getenv("SLURM_JOB_ID");
-    if (o->hosts || (job && job[0]) || says_threads(o)) return 0;
-    int share = affinity_cpus() / o->ranks;
-    return share > 0 ? share : 1;
-}
-
-static void print_word(const char *word) {
-    static const char plain[] = "@%+=:,./-_";
-    bool quote = word[0] == 0;
-    for (const char *p = word; *p; p++)
-        quote = quote || !(isalnum((unsigned char)*p) || strchr(plain, *p));
-    if (!quote) {
-        fputs(word, stdout);
-        return;
-    }
-    putchar('\'');
-    for (const char *p = word; *p; p++)
-        if (*p == '\'')
-            fputs("'\\''", stdout);
-        else
-            putchar(*p);
-    putchar('\'');
-}
-
-static void print_command(char *const *words) {
-    for (int i = 0; words[i]; i++) {
-        if (i > 0) putchar(' ');
-        print_word(words[i]);
-    }
-    putchar('\n');
-}
-
-// ---- running it
-
-static volatile sig_atomic_t interrupts;
-static int wake[2]; // a signal makes the loop below look
-
-static void on_signal(int number) {
-    (void)number;
-    interrupts++;
-    int error = errno;
-    ssize_t ignored = write(wake[1], "", 1);
-    (void)ignored;
-    errno = error;
-}
-
-static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
-}
-
-// In a process group of its own, so that Ctrl-C comes to this program alone.
-static void run_starter(char *const *words, const int errors[2], pid_t launcher) {
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != launcher) _exit(127);
-    signal(SIGPIPE, SIG_DFL);
-    if (isatty(STDIN_FILENO)) { // a group in the background must not read the terminal
-        int none = open("/dev/null", O_RDONLY);
-        if (none >= 0) dup2(none, STDIN_FILENO);
-    }
-    dup2(errors[1], STDERR_FILENO);
-    execv(words[0], words);
-    dprintf(STDERR_FILENO, "%s: %s\n", words[0], strerror(errno));
-    _exit(127);
-}
-
-static void show_text(struct text *show) {
-    if (show->size > 0) fwrite(show->data, 1, show->size, stderr);
-    fflush(stderr);
-    show->size = 0;
-}
-
-static void pass_interrupt(pid_t starter, int *passed) {
-    char byte;
-    ssize_t ignored = read(wake[0], &byte, 1);
-    (void)ignored;
-    if (*passed == interrupts) return;
-    kill(starter, *passed == 0 ? SIGUSR1 : SIGTERM);
-    *passed = interrupts;
-}
-
-static int follow(pid_t starter, int errors, struct report_reader *reader) {
-    struct text show = {0};
-    struct pollfd watch[2] = {{errors, POLLIN, 0}, {wake[0], POLLIN, 0}};
-    char bytes[8192];
-    int passed = 0, status = 0;
-    for (;;) {
-        if (poll(watch, 2, -1) < 0 && errno != EINTR) break;
-        if (watch[1].revents & POLLIN) pass_interrupt(starter, &passed);
-        if (!watch[0].revents) continue;
-        ssize_t n = read(errors, bytes, sizeof bytes);
-        if (n == 0 || (n < 0 && errno != EINTR)) break;
-        if (n > 0) report_put(reader, bytes, (size_t)n, &show);
-        show_text(&show);
-    }
-    while (waitpid(starter, &status, 0) < 0 && errno == EINTR) continue;
-    int left = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    left = report_finish(reader, left, &show);
-    show_text(&show);
-    text_free(&show);
-    return left;
-}
-
-static int run_command(const struct launch_command *command, const struct launch_options *o,
-                       struct err *err) {
-    struct report_reader reader;
-    int errors[2];
-    if (report_open(&reader, o->ranks, o->verbose, err) != 0) return cli_fail(err);
-    if (pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0 || pipe2(errors, O_CLOEXEC) != 0) {
-        err_set_errno(err, "launch: no pipe to mpirun");
-        return cli_fail(err);
-    }
-    catch_signals();
-    pid_t self = getpid(), starter = fork();
-    if (starter == 0) run_starter(command->words, errors, self);
-    close(errors[1]);
-    int status;
-    if (starter < 0) {
-        err_set_errno(err, "launch: mpirun cannot be started");
-        status = cli_fail(err);
-    } else {
-        status = follow(starter, errors[0], &reader);
-    }
-    close(errors[0]);
-    close(wake[0]);
-    close(wake[1]);
-    report_close(&reader);
-    return status;
-}
-
-static int program_path(char path[PATH_MAX], struct err *err) {
-    ssize_t size = readlink("/proc/self/exe", path, PATH_MAX - 1);
-    if (size < 0) return err_set_errno(err, "/proc/self/exe");
-    path[size] = 0;
-    return 0;
-}
-
-static int launch(const struct launch_options *o, struct err *err) {
-    char starter[PATH_MAX], program[PATH_MAX];
-    const char *exported[MOST_EXPORTED];
+static int start(const struct launch_options *o, struct err *err) {
+    char program[PATH_MAX];
     struct hosts hosts = {0};
     struct launch_command command = {0};
-    struct launch_request request = {.starter = starter,
-                                     .program = program,
-                                     .ranks = o->ranks,
-                                     .is_root = geteuid() == 0,
-                                     .threads = threads_of_a_rank(o),
-                                     .exported = exported,
-                                     .words = o->words,
-                                     .word_count = o->word_count};
-    if (launch_mpi_of(comm_library(), &request.mpi, err) != 0 ||
-        find_starter(launch_starters(request.mpi), starter, err) != 0 ||
-        program_path(program, err) != 0 || (o->hosts && hosts_read(&hosts, o->hosts, err) != 0))
-        return cli_fail(err);
-    if (o->hosts) request.hosts = &hosts;
-    request.exported_count = find_exported(exported);
     int status;
+    if (launch_program(program, err) != 0 || (o->hosts && hosts_read(&hosts, o->hosts, err) != 0))
+        return cli_fail(err);
     if (o->hosts && hosts.slots < o->ranks)
         fprintf(stderr,
                 "weft: launch: %d ranks on %ld slots of %s: hosts take more than their "
                 "slots\n",
                 o->ranks, hosts.slots, o->hosts);
-    if (launch_command_make(&command, &request, err) != 0) {
+    if (launch_words(o->ranks, o->hosts ? &hosts : NULL, program, o->words, NULL, &command, err) !=
+        0) {
         status = cli_fail(err);
     } else if (o->dry_run) {
-        print_command(command.words);
+        launch_print(command.words);
         status = 0;
     } else {
-        status = run_command(&command, o, err);
+        status = launch_simple(&command, o, err);
     }
     launch_command_free(&command);
     hosts_free(&hosts);
@@ -331,13 +225,13 @@ static int launch(const struct launch_options *o, struct err *err) {
 }
 
 // One rank needs no mpirun: this process becomes it.
-static int launch_one(const struct launch_options *o, char *name, struct err *err) {
+static int start_one(const struct launch_options *o, char *name, struct err *err) {
     char program[PATH_MAX];
-    if (program_path(program, err) != 0) return cli_fail(err);
+    if (launch_program(program, err) != 0) return cli_fail(err);
     char **words = o->words - 1; // the place of an option of this verb
     words[0] = o->dry_run ? program : name;
     if (o->dry_run) {
-        print_command(words);
+        launch_print(words);
         return 0;
     }
     fflush(NULL);
@@ -349,7 +243,10 @@ static int launch_one(const struct launch_options *o, char *name, struct err *er
 int verb_launch(int argc, char **argv) {
     static char name[] = "weft";
     struct err err = {0};
-    struct launch_options options = {0};
+    struct launch_options options = {
+        .policy = {.budget = 10, .back_off_seconds = 1, .back_off_most_seconds = 60},
+        .grace_seconds = 60,
+        .listen = "127.0.0.1"};
     if (argc > 1 && strcmp(argv[1], LAUNCH_KEEP) == 0) {
         argv[1] = name;
         return launch_keeper(argv + 1);
@@ -360,6 +257,8 @@ int verb_launch(int argc, char **argv) {
         fputs(usage, stdout);
         return 0;
     }
-    if (options.ranks == 1 && !options.hosts) return launch_one(&options, name, &err);
-    return launch(&options, &err);
+    if (options.order) return launch_order(&options, &err);
+    if (!options.dry_run && launch_is_run(&options)) return launch_train(&options, &err);
+    if (options.ranks == 1 && !options.hosts) return start_one(&options, name, &err);
+    return start(&options, &err);
 }

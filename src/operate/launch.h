@@ -34,5 +34,6 @@ int launch_command_make(struct launch_command *command, const struct launch_requ
                         struct err *err);
 void launch_command_free(struct launch_command *command);
 
-// The word behind `weft launch` that makes a process the keeper of a rank, see launch_report.h.
+// The word behind `weft launch` that makes a process the keeper of a rank, see launch_report.h. A
+// supervisor starts a run of one rank by it without mpirun (and WEFT_RUN in the environment).
 #define LAUNCH_KEEP "--keep-rank"

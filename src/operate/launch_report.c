@@ -42,9 +42,10 @@ int report_lines(struct text *records, struct text *rest, int rank, const char *
     return 0;
 }
 
-int report_end(struct text *records, int rank, int status, int signal, const char *host) {
-    return text_printf(records, "%c%d!%c %d %s\n", RECORD_MARK, rank, signal ? 'S' : 'E',
-                       signal ? signal : status, host);
+int report_end(struct text *records, int rank, int status, int signal, const char *host,
+               double time, int64_t step) {
+    return text_printf(records, "%c%d!%c %d %s %.3f %lld\n", RECORD_MARK, rank, signal ? 'S' : 'E',
+                       signal ? signal : status, host, time, (long long)step);
 }
 
 // ---- the launcher's side
@@ -85,10 +86,15 @@ static int show_line(struct report_reader *r, int rank, const char *line, bool w
 static void take_end(struct report_reader *r, int rank, const char *text) {
     char kind, host[sizeof r->first_host];
     int number;
-    if (sscanf(text, "%c %d %127s", &kind, &number, host) != 3) return;
+    double time = 0;
+    long long step = -1;
+    if (sscanf(text, "%c %d %127s %lf %lld", &kind, &number, host, &time, &step) < 3) return;
     struct report_rank *end = &r->rank[rank];
-    *end = (struct report_rank){
-        .ended = true, .status = kind == 'E' ? number : 0, .signal = kind == 'S' ? number : 0};
+    *end = (struct report_rank){.ended = true,
+                                .time = time,
+                                .step = step,
+                                .status = kind == 'E' ? number : 0,
+                                .signal = kind == 'S' ? number : 0};
     if (!end->status && !end->signal) return;
     r->failed++;
     if (r->first_rank >= 0) return;
@@ -165,24 +171,30 @@ static void list_alike(const struct report_reader *r, int rank, struct text *out
     }
 }
 
-static void say_first(const struct report_reader *r, struct text *show) {
-    const struct report_rank *first = &r->rank[r->first_rank];
+void report_failed(const struct report_reader *r, int rank, struct text *out) {
+    const struct report_rank *end = &r->rank[rank];
     struct text alike = {0};
-    list_alike(r, r->first_rank, &alike);
-    bool many = alike.data && strpbrk(alike.data, "-,");
-    if (many)
-        text_printf(show, "weft: ranks %s ended", alike.data);
+    list_alike(r, rank, &alike);
+    if (alike.data && strpbrk(alike.data, "-,"))
+        text_printf(out, "ranks %s ended", alike.data);
+    else if (rank == r->first_rank)
+        text_printf(out, "rank %d on %s ended", rank, r->first_host);
     else
-        text_printf(show, "weft: rank %d on %s ended", r->first_rank, r->first_host);
-    if (first->signal) {
-        const char *name = strsignal(first->signal);
-        text_printf(show, " by signal %d (%c%s)", first->signal, tolower((unsigned char)name[0]),
+        text_printf(out, "rank %d ended", rank);
+    if (end->signal) {
+        const char *name = strsignal(end->signal);
+        text_printf(out, " by signal %d (%c%s)", end->signal, tolower((unsigned char)name[0]),
                     name[0] ? name + 1 : "");
     } else {
-        text_printf(show, " with status %d", first->status);
+        text_printf(out, " with status %d", end->status);
     }
-    text_puts(show, r->failed < r->ranks ? "; the others were stopped\n" : "\n");
     text_free(&alike);
+}
+
+static void say_first(const struct report_reader *r, struct text *show) {
+    text_puts(show, "weft: ");
+    report_failed(r, r->first_rank, show);
+    text_puts(show, r->failed < r->ranks ? "; the others were stopped\n" : "\n");
 }
 
 // What mpirun had to say comes as a page; its first sentences, as one line.

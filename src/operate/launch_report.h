@@ -9,8 +9,8 @@
 //
 //   RS 3:text       a line of rank 3          RS is the byte 0x1e, each record ends with a newline
 //   RS 3+text       a piece of a line
-//   RS 3!E 2 host   rank 3 left with status 2
-//   RS 3!S 9 host   rank 3 was ended by signal 9
+//   RS 3!E 2 host T N   rank 3 left with status 2, at T (Unix seconds), in step N (-1: none)
+//   RS 3!S 9 host T N   rank 3 was ended by signal 9
 #pragma once
 #include "base/error.h"
 #include "base/text.h"
@@ -24,12 +24,16 @@ enum { REPORT_PIECE_BYTES = 1000 }; // of a line in one record: short writes to 
 int report_lines(struct text *records, struct text *rest, int rank, const char *bytes, size_t size,
                  bool flush);
 // `signal` 0: left with `status`.
-int report_end(struct text *records, int rank, int status, int signal, const char *host);
+// `time`: wall clock; `step`: that it was in, -1: none.
+int report_end(struct text *records, int rank, int status, int signal, const char *host,
+               double time, int64_t step);
 
 enum { REPORT_RECENT = 64 };
 struct report_rank {
     bool ended;
     int status, signal;
+    double time;  // when, by the clock of its host; 0: not said
+    int64_t step; // that it was in; -1: none, or not said
 };
 struct report_reader {
     int ranks;
@@ -51,6 +55,9 @@ void report_close(struct report_reader *reader);
 // Takes what came and adds to `show` what the user should see: lines of rank 0 as they are, those
 // of others with "rank N: " in front, a line that several ranks say once.
 int report_put(struct report_reader *reader, const char *bytes, size_t size, struct text *show);
+
+// "rank 3 on node2 ended by signal 9 (killed)", or "ranks 0-3 ended with status 2".
+void report_failed(const struct report_reader *reader, int rank, struct text *out);
 
 // At the end: one line about what went wrong, if anything did, behind `show`. Returns the status
 // to leave with: that of the rank that failed first (128 + signal), or mpirun's own.

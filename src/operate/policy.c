@@ -164,11 +164,13 @@ static void look_at_host(struct policy *p, const struct policy_failure *f,
     bool bad_host = f->kind == INCIDENT_EXIT && !f->signal && f->status == STATUS_BAD_HOST;
     bool lost = f->kind == INCIDENT_HOST_LOST || f->kind == INCIDENT_HEALTH;
     bool retry = f->kind == INCIDENT_EXIT && !f->signal && f->status == STATUS_RETRY;
+    bool machine = f->kind == INCIDENT_HANG || f->kind == INCIDENT_CORRUPTION ||
+                   f->kind == INCIDENT_HARDWARE ||
+                   (f->signal && f->signal != SIGABRT && is_own_fault(f));
     if (f->host < 0 || retry) return;
-    if (is_bad_host(p, f->host) || bad_host || lost)
-        out->evict_host = f->host;
-    else
-        out->check_host = f->host;
+    out->suspicion = is_bad_host(p, f->host) && !bad_host && !lost;
+    if (out->suspicion || bad_host || lost) out->evict_host = f->host;
+    if (!bad_host && !lost && machine) out->check_host = f->host;
 }
 
 void policy_decide(struct policy *p, const struct policy_failure *f, struct policy_decision *out) {

@@ -8,9 +8,11 @@
 // - A crash loop: failures at the same step. The second goes back one state further than the
 //   newest; the third stops with a diagnosis (step, samples) or, where the user allowed it, skips
 //   that step's batch.
-// - The host of the failing rank is checked; one that fails its check, that failed its ranks twice
-//   while others did not, or that is lost, is evicted. A spare takes its place; without one the run
-//   shrinks to the largest layout that fits, and grows when a host is back.
+// - The host of the failing rank is checked where the machine may be the cause (a hang, corruption,
+//   SIGSEGV and its like). One that fails its check, accuses itself (76) or is lost is evicted; one
+//   that failed its ranks twice while others did not is, too, where a spare is there. A spare takes
+//   its place; without one the run shrinks to the largest layout that fits, and grows when a host
+//   is back.
 #pragma once
 #include "operate/incident.h"
 #include "operate/place.h"
@@ -36,6 +38,7 @@ struct policy_decision {
     enum policy_action action;
     double wait_seconds;
     int check_host, evict_host; // -1: none
+    bool suspicion;             // evict_host only failed often: evict it where a spare is there
     int states_back;            // 0: newest state; 1: the one before it, ...
     int64_t skip_step;          // -1: none
     char why[512];              // one sentence

@@ -200,7 +200,7 @@ TEST(report_of_a_good_run) {
     say(&stream, 0, "step 1\n");
     say(&stream, 2, "odd thing here\n");
     say(&stream, 0, "\n");
-    for (int rank = 0; rank < 4; rank++) report_end(&stream, rank, 0, 0, "a");
+    for (int rank = 0; rank < 4; rank++) report_end(&stream, rank, 0, 0, "a", 1e9, 7);
     for (size_t piece = 1; piece < 40; piece += 13) {
         CHECK_EQ_INT(shown(&stream, piece, 0, false, &show), 0);
         CHECK_STR(show.data, "step 1\nrank 2: odd thing here\n\n");
@@ -212,9 +212,9 @@ TEST(report_of_a_good_run) {
 TEST(report_names_the_rank_that_was_killed) {
     struct text stream = {0}, show = {0};
     say(&stream, 0, "step 1\n");
-    report_end(&stream, 3, 0, 9, "node07");
+    report_end(&stream, 3, 0, 9, "node07", 1e9, 7);
     text_puts(&stream, "-------------\nmpirun noticed that process rank 3 with PID 0 died.\n");
-    report_end(&stream, 0, 70, 0, "node06"); // it lost its peer
+    report_end(&stream, 0, 70, 0, "node06", 1e9, 7); // it lost its peer
     CHECK_EQ_INT(shown(&stream, 7, 137, false, &show), 128 + 9);
     CHECK_STR(show.data, "step 1\nweft: rank 3 on node07 ended by signal 9 (killed); the others "
                          "were stopped\n");
@@ -230,14 +230,14 @@ TEST(report_passes_the_status_of_the_first_rank) {
     say(&stream, 1, "weft: c.yaml: line 3: no\n");
     say(&stream, 0, "weft: c.yaml: line 3: no\n");
     say(&stream, 3, "weft: c.yaml: line 3: no\n");
-    report_end(&stream, 1, 2, 0, "a");
-    report_end(&stream, 0, 2, 0, "a");
-    report_end(&stream, 3, 2, 0, "b");
+    report_end(&stream, 1, 2, 0, "a", 1e9, 7);
+    report_end(&stream, 0, 2, 0, "a", 1e9, 7);
+    report_end(&stream, 3, 2, 0, "b", 1e9, 7);
     CHECK_EQ_INT(shown(&stream, 1000, 11, false, &show), 2);
     CHECK_STR(show.data, "rank 1: weft: c.yaml: line 3: no\nweft: ranks 0-1,3 ended with status 2; "
                          "the others were stopped\n");
     stream.size = 0;
-    for (int rank = 0; rank < 4; rank++) report_end(&stream, rank, 130, 0, "a");
+    for (int rank = 0; rank < 4; rank++) report_end(&stream, rank, 130, 0, "a", 1e9, 7);
     CHECK_EQ_INT(shown(&stream, 1000, 130, false, &show), 130); // the user's own wish
     CHECK_STR(show.data, "");
     text_free(&stream);
@@ -286,7 +286,7 @@ TEST(report_lines_survive_long_and_broken_text) {
         "a\x1e"
         "2:b\n");
     text_puts(&stream, "mpirun: half a line");
-    report_end(&stream, 2, 5, 0, "h");
+    report_end(&stream, 2, 5, 0, "h", 1e9, 7);
     CHECK_EQ_INT(shown(&stream, 11, 5, false, &show), 5);
     CHECK_STR(show.data, "rank 1: a?2:b\nweft: rank 2 on h ended with status 5; the others were "
                          "stopped\n");

@@ -169,10 +169,13 @@ TEST(policy_hosts) {
     p = open_policy(CRASH_LOOP_BACK, 100);
     policy_progress(p, 10);
     d = fail_with(p, killed(SIGKILL, 11));
-    CHECK_EQ_INT(d.check_host, 0);
+    CHECK_EQ_INT(d.check_host, -1);
     CHECK_EQ_INT(d.evict_host, -1);
     policy_progress(p, 20);
-    CHECK_EQ_INT(fail_with(p, killed(SIGKILL, 21)).evict_host, 0);
+    d = fail_with(p, killed(SIGSEGV, 21));
+    CHECK_EQ_INT(d.evict_host, 0);
+    CHECK_EQ_INT(d.check_host, 0);
+    CHECK(d.suspicion);
     policy_close(p);
     // all hosts alike: it is not the host
     p = open_policy(CRASH_LOOP_BACK, 100);

@@ -1,0 +1,448 @@
+// From what is seen to what is done: failures, planned restarts, and their record. See
+// supervise_parts.h.
+#include "base/clock.h"
+#include "base/log.h"
+#include "operate/supervise_parts.h"
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STATUS_RETRY = 75, STATUS_BAD_HOST = 76, STATUS_INTERRUPTED = 130, FOUND_MOST = 16 };
+static const double TELL_SECONDS = 0.4;    // in which other ranks say what they know
+static const double SIGNAL_SECONDS = 0.05; // the same when a signal says it all
+static const double STOP_SECONDS = 0.7;    // that mpirun gets for leaving by itself
+
+// ---- records
+
+void failure_say(struct supervisor *s, enum incident_kind kind, int rank, const char *host,
+                 int64_t step, const char *evidence, const char *action) {
+    struct incident i = {
+        .kind = kind, .rank = rank, .step = step, .attempt = s->state.attempts - 1};
+    if (i.attempt < 0) i.attempt = 0;
+    snprintf(i.host, sizeof i.host, "%s", host);
+    snprintf(i.evidence, sizeof i.evidence, "%s", evidence);
+    snprintf(i.action, sizeof i.action, "%s", action);
+    incidents_put(s->incidents, &i);
+}
+
+// What a rank reports of itself, by the beginning of its name.
+static enum incident_kind kind_of(const char *name) {
+    static const struct {
+        const char *begin;
+        enum incident_kind kind;
+    } kinds[] = {{"loss", INCIDENT_SPIKE},
+                 {"norm", INCIDENT_SPIKE},
+                 {"grad", INCIDENT_SPIKE},
+                 {"spike", INCIDENT_SPIKE},
+                 {"roll", INCIDENT_SPIKE},
+                 {"silent", INCIDENT_CORRUPTION},
+                 {"corruption", INCIDENT_CORRUPTION},
+                 {"checkpoint", INCIDENT_DISK},
+                 {"snapshot", INCIDENT_DISK},
+                 {"disk", INCIDENT_DISK},
+                 {"link", INCIDENT_LINK},
+                 {"hardware", INCIDENT_HARDWARE},
+                 {"counter", INCIDENT_HARDWARE}};
+    for (int i = 0; i < INCIDENT_KINDS; i++)
+        if (strcmp(name, incident_kind_name((enum incident_kind)i)) == 0)
+            return (enum incident_kind)i;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strncmp(name, kinds[i].begin, strlen(kinds[i].begin)) == 0) return kinds[i].kind;
+    return INCIDENT_HEALTH;
+}
+
+// {"type":"report","kind":...,"step":...,"evidence":{"text":...,"action":...,...}}
+void failure_report(struct supervisor *s, int rank, const json_t *message) {
+    const char *kind = json_string_value(json_object_get(message, "kind"));
+    const json_t *evidence = json_object_get(message, "evidence");
+    const json_t *step = json_object_get(message, "step");
+    const char *text = json_string_value(json_object_get(evidence, "text"));
+    const char *action = json_string_value(json_object_get(evidence, "action"));
+    const json_t *own_step = json_object_get(evidence, "step");
+    if (json_is_integer(own_step)) step = own_step;
+    char *all = evidence ? json_dumps(evidence, JSON_INDENT(2)) : NULL;
+    struct incident i = {.kind = kind_of(kind ? kind : ""),
+                         .time = json_number_value(json_object_get(message, "time")),
+                         .rank = rank,
+                         .step = json_is_integer(step) ? json_integer_value(step) : -1,
+                         .attempt = s->state.attempts - 1};
+    int host = s->watch.ranks[rank].host;
+    if (host >= 0) snprintf(i.host, sizeof i.host, "%s", s->place.hosts[host].name);
+    if (text)
+        snprintf(i.evidence, sizeof i.evidence, "rank %d: %.900s", rank, text);
+    else
+        snprintf(i.evidence, sizeof i.evidence, "rank %d: %s in step %lld", rank,
+                 kind ? kind : "a report without a kind", (long long)i.step);
+    snprintf(i.action, sizeof i.action, "%s", action ? action : "left to the rank");
+    // The file of details is worth its place where the sentence leaves something out.
+    i.details =
+        all && json_object_size(evidence) > (size_t)(text != NULL) + (size_t)(action != NULL)
+            ? all
+            : NULL;
+    incidents_put(s->incidents, &i);
+    free(all);
+}
+
+// ---- a failure becomes known
+
+void failure_begin(struct supervisor *s, const struct policy_failure *failure, const char *evidence,
+                   double happened) {
+    double now = clock_seconds();
+    s->failure = *failure;
+    s->failing = true;
+    s->failed = happened > 0 && happened <= now ? happened : now;
+    s->detected = now;
+    s->failure.time = now;
+    s->incident = (struct incident){.kind = failure->kind,
+                                    .time = clock_wall_seconds() - (now - s->failed),
+                                    .rank = failure->rank,
+                                    .step = failure->step,
+                                    .attempt = s->state.attempts - 1};
+    snprintf(s->incident.evidence, sizeof s->incident.evidence, "%s", evidence);
+    if (failure->host >= 0)
+        snprintf(s->incident.host, sizeof s->incident.host, "%s",
+                 s->place.hosts[failure->host].name);
+    s->details.size = 0;
+    s->phase = SUPERVISE_COLLECT;
+    s->deadline = now + (failure->signal ? SIGNAL_SECONDS : TELL_SECONDS);
+    if (failure->kind == INCIDENT_HANG) hosts_stacks(s);
+}
+
+static void begin_to_stop(struct supervisor *s) {
+    s->phase = SUPERVISE_STOP;
+    s->deadline = clock_seconds() + STOP_SECONDS;
+    s->pending = 0;
+    hosts_kill(s);
+}
+
+// Wall time of the keeper's host; clocks may differ.
+static double when_ended(const struct report_rank *r) {
+    double ago = clock_wall_seconds() - r->time;
+    return r->time > 0 && ago >= 0 && ago < 5 ? clock_seconds() - ago : 0;
+}
+
+// The step that the rank was in: its keeper knows it exactly, beats may be a second old.
+static int64_t step_of(const struct supervisor *s, int rank) {
+    int64_t step = s->reader.rank[rank].step;
+    const struct watch_rank *r = &s->watch.ranks[rank];
+    if (step > 0) return step;
+    bool begun = r->heard > 0 && r->phase != BEAT_START && r->phase != BEAT_LOAD;
+    return begun && r->step > 0 ? r->step : -1;
+}
+
+static void exit_of(struct supervisor *s, int rank) {
+    const struct report_rank *r = &s->reader.rank[rank];
+    struct policy_failure f = {.kind = INCIDENT_EXIT,
+                               .rank = rank,
+                               .host = s->watch.ranks[rank].host,
+                               .status = r->status,
+                               .signal = r->signal,
+                               .step = step_of(s, rank)};
+    struct text text = {0};
+    report_failed(&s->reader, rank, &text);
+    if (f.step > 0)
+        text_printf(&text, " in step %lld", (long long)f.step);
+    else
+        text_puts(&text, " before its first step");
+    failure_begin(s, &f, text.data ? text.data : "", when_ended(r));
+    text_free(&text);
+}
+
+// A rank that accuses its machine has the last word.
+static void look_for_bad_host(struct supervisor *s) {
+    if (s->failure.kind != INCIDENT_EXIT || s->failure.status == STATUS_BAD_HOST) return;
+    for (int i = 0; i < s->ranks; i++) {
+        if (!s->reader.rank[i].ended || s->reader.rank[i].status != STATUS_BAD_HOST) continue;
+        double deadline = s->deadline, detected = s->detected;
+        exit_of(s, i);
+        s->deadline = deadline;
+        s->detected = detected;
+        return;
+    }
+}
+
+static void look_at_beats(struct supervisor *s) {
+    struct incident found[FOUND_MOST];
+    double now = clock_seconds();
+    int count = watch_look(&s->watch, now, found, FOUND_MOST);
+    for (int i = 0; i < count; i++) {
+        struct incident *one = &found[i];
+        one->attempt = s->state.attempts - 1;
+        if (one->kind != INCIDENT_HANG && one->kind != INCIDENT_HOST_LOST) {
+            snprintf(one->action, sizeof one->action, "none");
+            incidents_put(s->incidents, one);
+            continue;
+        }
+        if (s->failing) continue;
+        int host = one->host[0] ? place_find(&s->place, one->host) : -1;
+        double happened = now;
+        if (one->rank >= 0) happened = s->watch.ranks[one->rank].moved;
+        if (one->kind == INCIDENT_HOST_LOST && host >= 0) happened = s->watch.hosts[host].heard;
+        struct policy_failure f = {.kind = one->kind,
+                                   .rank = one->rank,
+                                   .host = host,
+                                   .step = one->rank >= 0 ? step_of(s, one->rank) : s->watch.step};
+        failure_begin(s, &f, one->evidence, happened);
+    }
+}
+
+static void note_progress(struct supervisor *s) {
+    if (s->loaded > 0 && s->watch.step > s->first_step)
+        policy_progress(s->policy, s->watch.step - 1);
+}
+
+static void starter_ended(struct supervisor *s) {
+    if (s->starter_status == 0 || s->leave != LEAVE_NOT) {
+        begin_to_stop(s);
+        return;
+    }
+    struct policy_failure f = {.kind = INCIDENT_EXIT,
+                               .rank = -1,
+                               .host = -1,
+                               .status = s->starter_status < 128 ? s->starter_status : 0,
+                               .signal = s->starter_status >= 128 ? s->starter_status - 128 : 0,
+                               .step = s->loaded > 0 ? s->watch.step : -1};
+    char text[200];
+    snprintf(text, sizeof text, "mpirun ended with status %d before a rank said why",
+             s->starter_status);
+    failure_begin(s, &f, text, 0);
+}
+
+void failure_look(struct supervisor *s) {
+    note_progress(s);
+    bool leaving = s->leave != LEAVE_NOT;
+    double now = clock_seconds();
+    if (s->phase == SUPERVISE_RUN) {
+        bool asked = s->leave == LEAVE_PREEMPT || s->leave == LEAVE_RESTART;
+        if (!leaving && s->reader.first_rank >= 0)
+            exit_of(s, s->reader.first_rank);
+        else if (s->starter_left)
+            starter_ended(s);
+        else if (asked && (s->ended == s->ranks || now > s->leave_by))
+            begin_to_stop(s);
+        else if (!leaving)
+            look_at_beats(s);
+    }
+    if (s->phase != SUPERVISE_COLLECT) return;
+    look_for_bad_host(s);
+    bool all_said = s->ended == s->ranks || s->starter_left;
+    if (now >= s->deadline || (all_said && s->pending == 0)) begin_to_stop(s);
+}
+
+// ---- what is done
+
+static void over(struct supervisor *s, int status) {
+    s->phase = SUPERVISE_OVER;
+    s->status = status;
+}
+
+static void give_up(struct supervisor *s, const struct policy_decision *d) {
+    char line[700];
+    snprintf(s->incident.action, sizeof s->incident.action, "stop: %.240s", d->why);
+    s->incident.details = s->details.size > 0 ? s->details.data : NULL;
+    incidents_put(s->incidents, &s->incident);
+    if (d->skip_step < 0) return;
+    struct text samples = {0};
+    struct err err = {0};
+    bool known = s->calls->samples(s->calls->context, d->skip_step, &samples, &err) == 0;
+    snprintf(line, sizeof line, "step %lld fails again and again; its samples: %.600s",
+             (long long)d->skip_step, known ? samples.data : err.text);
+    failure_say(s, INCIDENT_GIVEN_UP, s->failure.rank, s->incident.host, d->skip_step, line,
+                "stop; train.skip_steps or --crash-loop skip pass over a batch");
+    text_free(&samples);
+}
+
+static void skip(struct supervisor *s, int64_t step) {
+    size_t used = strlen(s->state.skip);
+    snprintf(s->state.skip + used, sizeof s->state.skip - used, "%s%lld", used ? "," : "",
+             (long long)step);
+}
+
+// Takes the host out. -1: no place is left to run on.
+static int evict(struct supervisor *s, int host, struct text *action) {
+    struct err err = {0};
+    int spare, before = s->place.replicas;
+    const char *name = s->place.hosts[host].name;
+    if (place_evict(&s->place, host, &spare, &err) != 0) {
+        text_printf(action, "stop: %s", err.text);
+        return -1;
+    }
+    text_printf(action, "evict %s, ", name);
+    if (spare >= 0) text_printf(action, "%s takes its place; ", s->place.hosts[spare].name);
+    if (s->place.replicas != before) {
+        char text[200];
+        snprintf(text, sizeof text, "%d of %d data-parallel replicas go on, on %d ranks",
+                 s->place.replicas, before, place_ranks(&s->place));
+        text_printf(action, "%s; ", text);
+        failure_say(s, INCIDENT_SHRINK, -1, name, s->incident.step, text,
+                    "the same batch and order of samples");
+    }
+    return 0;
+}
+
+static void describe(const struct policy_decision *d, struct text *action) {
+    text_puts(action, d->evict_host >= 0 ? "restart" : "restart on the same hosts");
+    if (d->states_back > 0)
+        text_printf(action, " from %d state%s before the newest", d->states_back,
+                    d->states_back == 1 ? "" : "s");
+    if (d->skip_step >= 0) text_printf(action, " without step %lld", (long long)d->skip_step);
+    if (d->wait_seconds > 0) text_printf(action, " in %g s", d->wait_seconds);
+    text_printf(action, " (%s)", d->why);
+}
+
+static void restart(struct supervisor *s, struct policy_decision *d) {
+    struct text action = {0};
+    bool may_evict = d->evict_host >= 0;
+    // Suspicion alone costs no replica.
+    if (may_evict && d->suspicion && place_count(&s->place, PLACE_SPARE) == 0) {
+        d->evict_host = -1;
+        may_evict = false;
+    }
+    if (may_evict && evict(s, d->evict_host, &action) != 0) {
+        snprintf(s->incident.action, sizeof s->incident.action, "%s", action.data);
+        incidents_put(s->incidents, &s->incident);
+        over(s, s->failure.status == STATUS_BAD_HOST ? STATUS_BAD_HOST : STATUS_RETRY);
+        text_free(&action);
+        return;
+    }
+    describe(d, &action);
+    snprintf(s->incident.action, sizeof s->incident.action, "%s", action.data ? action.data : "");
+    s->incident.details = s->details.size > 0 ? s->details.data : NULL;
+    s->number = incidents_put(s->incidents, &s->incident);
+    text_free(&action);
+    s->states_back = d->states_back;
+    if (d->skip_step >= 0) skip(s, d->skip_step);
+    if (s->failure.kind != INCIDENT_RELOAD && s->failure.kind != INCIDENT_GROW) s->state.failures++;
+    s->failing = false;
+    s->leave = LEAVE_NOT;
+    s->phase = SUPERVISE_WAIT;
+    s->deadline = clock_seconds() + d->wait_seconds;
+}
+
+static void decide(struct supervisor *s, int status, struct text *last) {
+    struct policy_decision d;
+    if (s->failure.step > 1) policy_progress(s->policy, s->failure.step - 1);
+    policy_decide(s->policy, &s->failure, &d);
+    if (d.action == POLICY_RESTART) {
+        restart(s, &d);
+        return;
+    }
+    if (status == STATUS_INTERRUPTED && !s->failure.signal) {
+        over(s, status); // a rank was told to by its user, and has said so
+        return;
+    }
+    give_up(s, &d);
+    if (last->size > 0) s->calls->show(s->calls->context, last->data, last->size);
+    // A hang or a lost host has no status of its own: what the ranks said counts, or 4.
+    over(s, status ? status : 4);
+}
+
+// Of a run that was asked to leave for good.
+static void left(struct supervisor *s, int status, const struct text *last) {
+    if (s->leave == LEAVE_INTERRUPT) {
+        if (last->size > 0) s->calls->show(s->calls->context, last->data, last->size);
+        over(s, s->interrupts > 1 || status == 0 ? STATUS_INTERRUPTED : status);
+        return;
+    }
+    bool saved = s->ended == s->ranks && status == STATUS_RETRY;
+    failure_say(s, INCIDENT_PREEMPTED, -1, "", s->watch.step,
+                saved ? "the run was asked to leave; all ranks have saved and left"
+                      : "the run was asked to leave; not all ranks have saved within the grace "
+                        "time, so the newest complete state counts",
+                "leave with status 75; the same command goes on");
+    over(s, STATUS_RETRY);
+}
+
+void failure_settle(struct supervisor *s) {
+    struct text last = {0};
+    bool done = !s->failing && s->starter_left && s->starter_status == 0 &&
+                s->reader.first_rank < 0 && s->ended == s->ranks;
+    int ended = s->ended;
+    attempt_close(s, &last);
+    s->ended = ended;
+    int status = s->status;
+    if (done)
+        over(s, 0);
+    else if (s->leave == LEAVE_INTERRUPT || s->leave == LEAVE_PREEMPT)
+        left(s, status, &last);
+    else
+        decide(s, status, &last);
+    text_free(&last);
+}
+
+// ---- planned
+
+void supervise_ask_to_leave(struct supervisor *s, enum supervise_leave leave) {
+    bool was = s->leave != LEAVE_NOT, connected = false;
+    if (leave < s->leave && s->leave != LEAVE_RESTART) return;
+    s->leave = leave;
+    s->leave_by = clock_seconds() + s->options->grace_seconds;
+    if (s->phase == SUPERVISE_WAIT) {
+        if (leave == LEAVE_RESTART) return;
+        over(s, leave == LEAVE_PREEMPT ? STATUS_RETRY : STATUS_INTERRUPTED);
+        return;
+    }
+    if (s->phase != SUPERVISE_RUN) return;
+    if (leave == LEAVE_INTERRUPT) {
+        if (s->interrupts > 1)
+            begin_to_stop(s);
+        else
+            attempt_interrupt(s);
+        return;
+    }
+    for (int i = 0; i < s->ranks; i++) connected = connected || s->connection[i] >= 0;
+    if (!connected)
+        begin_to_stop(s); // nothing to save yet
+    else if (!was)
+        peers_leave(s);
+}
+
+static void describe_reload(const char *program, const char *changes, struct text *out) {
+    text_puts(out, "the operator asked for a restart");
+    if (program) text_printf(out, " as %s", program);
+    text_puts(out, changes[0] ? " with changes: " : ", nothing in the configuration changed");
+    for (const char *p = changes; *p; p++)
+        text_put(out, *p == '\n' ? (p[1] ? "; " : "") : p, *p == '\n' ? (p[1] ? 2 : 0) : 1);
+}
+
+void failure_reload(struct supervisor *s, const char *program, const char *changes) {
+    double now = clock_seconds();
+    struct text text = {0};
+    describe_reload(program, changes, &text);
+    if (s->phase != SUPERVISE_RUN) { // a restart is under way, and takes it
+        failure_say(s, INCIDENT_RELOAD, -1, "", s->watch.step, text.data ? text.data : "",
+                    "taken by the restart that is under way");
+        text_free(&text);
+        return;
+    }
+    s->failing = true;
+    s->failure = (struct policy_failure){
+        .kind = INCIDENT_RELOAD, .rank = -1, .host = -1, .step = s->watch.step, .time = now};
+    s->failed = s->detected = now;
+    s->incident = (struct incident){.kind = INCIDENT_RELOAD,
+                                    .rank = -1,
+                                    .step = s->watch.step,
+                                    .attempt = s->state.attempts - 1};
+    snprintf(s->incident.evidence, sizeof s->incident.evidence, "%s", text.data ? text.data : "");
+    text_free(&text);
+    s->details.size = 0;
+    supervise_ask_to_leave(s, LEAVE_RESTART);
+}
+
+// The run is back in a step.
+void failure_over(struct supervisor *s) {
+    if (s->stepped) return;
+    double now = clock_seconds();
+    s->stepped = true;
+    s->states_back = 0;
+    if (s->number <= 0) return;
+    const double seconds[PHASES] = {[PHASE_DETECT] = s->detected - s->failed,
+                                    [PHASE_EVICT] = s->begun - s->detected,
+                                    [PHASE_LAUNCH] = s->arrived - s->begun,
+                                    [PHASE_LOAD] = s->loaded - s->arrived,
+                                    [PHASE_FIRST_STEP] = now - s->loaded};
+    incidents_restarted(s->incidents, s->number, seconds);
+    s->number = 0;
+}

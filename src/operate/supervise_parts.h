@@ -1,0 +1,115 @@
+// What the files of the supervisor share; see supervise.h.
+#pragma once
+#include "base/json.h"
+#include "operate/control.h"
+#include "operate/incident.h"
+#include "operate/launch_report.h"
+#include "operate/supervise.h"
+#include "operate/watch.h"
+#include <signal.h>
+
+enum { RUN_ID_BYTES = 17, SKIP_BYTES = 4096, OLD_STARTERS = 8 };
+
+// ---- supervise_files.c
+struct supervise_state { // RUN/launch/state.json
+    char run[RUN_ID_BYTES];
+    int attempts; // launches so far
+    char skip[SKIP_BYTES];
+    int64_t failures;
+    double seconds; // that ranks ran
+};
+int supervise_read_state(const char *run_folder, struct supervise_state *state, struct err *err);
+int supervise_write_state(const char *run_folder, const struct supervise_state *state,
+                          struct err *err);
+int supervise_publish(const char *run_folder, const char *address, int port,
+                      const struct wire_key *key, const char *run, struct err *err);
+void supervise_withdraw(const char *run_folder);
+
+// ---- the whole
+enum supervise_phase {
+    SUPERVISE_RUN,
+    SUPERVISE_COLLECT, // a failure is known; what else is said about it?
+    SUPERVISE_STOP,    // until nothing is left of the attempt
+    SUPERVISE_WAIT,    // back-off
+    SUPERVISE_OVER
+};
+
+enum supervise_leave { LEAVE_NOT, LEAVE_INTERRUPT, LEAVE_PREEMPT, LEAVE_RESTART };
+
+struct supervisor {
+    const struct supervise_options *options;
+    const struct supervise_calls *calls;
+    struct supervise_state state;
+    int signals; // descriptor
+    struct control *control;
+    struct wire_key key;
+    struct incidents *incidents;
+    struct policy *policy;
+    struct place place;
+    struct watch watch;
+    uint64_t dropped; // messages, as far as they were told
+    int status;       // of the whole, at SUPERVISE_OVER
+
+    enum supervise_phase phase;
+    double deadline; // of the phase; monotonic
+    int pending;     // orders that agents have not answered yet
+
+    // the attempt
+    pid_t starter; // mpirun; 0: none
+    bool starter_left;
+    int starter_status;
+    int errors; // what it says; -1: closed
+    struct report_reader reader;
+    int *connection; // [ranks]; -1: none
+    int ranks, ended;
+    double begun;           // launched
+    double arrived, loaded; // all ranks have said hello; have begun their first step. 0: not yet
+    int64_t first_step;     // that they began
+    bool stepped;           // and have done it
+    char program_mark[96];  // of the program's file, see supervise_attempt.c
+
+    // leaving
+    enum supervise_leave leave;
+    int interrupts;
+    double leave_by;
+
+    // the failure that is dealt with
+    bool failing;
+    struct policy_failure failure;
+    struct incident incident;
+    double failed, detected; // monotonic: happened, became known
+    struct text details;
+    int number; // of its incident, until the run is back in a step; 0: none
+    int states_back;
+};
+
+// ---- supervise_attempt.c: one start of the ranks, until nothing is left of it
+int attempt_start(struct supervisor *s, struct err *err);
+void attempt_read(struct supervisor *s); // what ranks and mpirun say
+void attempt_reap(struct supervisor *s);
+bool attempt_kill(struct supervisor *s); // true: nothing is left
+void attempt_close(struct supervisor *s, struct text *show);
+void attempt_interrupt(struct supervisor *s);
+
+// ---- supervise_peers.c: ranks, agents and commands
+void peers_event(void *context, const struct control_event *event);
+void peers_facts(struct supervisor *s); // tells the ranks what was measured
+void peers_leave(struct supervisor *s); // asks them to save and leave
+
+// ---- supervise_hosts.c
+void hosts_event(struct supervisor *s, const struct control_event *event);
+void hosts_kill(struct supervisor *s);   // of the attempt, on other hosts
+void hosts_stacks(struct supervisor *s); // of all ranks, into the details
+
+// ---- supervise_failure.c
+void failure_begin(struct supervisor *s, const struct policy_failure *failure, const char *evidence,
+                   double happened);
+void failure_settle(struct supervisor *s); // nothing more is to be waited for
+void failure_look(struct supervisor *s);   // what the reports and beats say
+void failure_over(struct supervisor *s);   // the run is back in a step
+void failure_report(struct supervisor *s, int rank, const json_t *message);
+void failure_reload(struct supervisor *s, const char *program, const char *changes);
+void failure_say(struct supervisor *s, enum incident_kind kind, int rank, const char *host,
+                 int64_t step, const char *evidence, const char *action);
+// The run is asked to leave, for a restart or for good.
+void supervise_ask_to_leave(struct supervisor *s, enum supervise_leave leave);
