@@ -21,6 +21,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/record.h"
+#include "base/text.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -97,8 +98,8 @@ int comm_check(struct comm *comm, struct err *err);       // 0, or -1 with the f
 // Whether that failure came as another rank's message: that rank says it itself.
 bool comm_failed_elsewhere(const struct comm *comm);
 // Long work of this rank alone ("builds the index of shards"), for which others may have to wait
-// longer than the watchdog allows: while their watchdogs hear of it they log it and wait on. NULL:
-// it is over.
+// longer than the watchdog allows: while their watchdogs hear of it they wait on, and both sides
+// log it every 10 s. NULL: it is over.
 void comm_busy(struct comm *comm, const char *what);
 // Marks the world as failed with this message (kind and text of `why`), so that peers end too.
 void comm_fail(struct comm *comm, const struct err *why);
@@ -179,7 +180,8 @@ enum {
     COMM_STATUS_MEMBERS = 64,
     COMM_STATUS_STREAMS = 64,
     COMM_JOURNAL_ENTRIES = 64,
-    COMM_MARK_BYTES = 32
+    COMM_MARK_BYTES = 32,
+    COMM_BUSY_BYTES = 80
 };
 struct comm_place {                     // an operation
     char stream[COMM_GROUP_NAME_BYTES]; // "" for sends and receives
@@ -192,7 +194,7 @@ struct comm_status {
     struct comm_place oldest;                       // operation in flight; number 0: none
     int members[COMM_STATUS_MEMBERS], member_count; // world ranks of its group, the first ones
     struct comm_place last;                         // posted last
-    char busy[80];                                  // see comm_busy; ""
+    char busy[COMM_BUSY_BYTES];                     // see comm_busy; ""
     struct {
         char stream[COMM_GROUP_NAME_BYTES];
         int first_member; // streams of one name differ in it
@@ -210,6 +212,11 @@ struct comm_journal_entry {
     bool done;
 };
 int comm_journal(struct comm *comm, struct comm_journal_entry *out, int most);
+// The journal as text, one line an entry, behind a line that says what the rank is about.
+int comm_journal_text(struct comm *comm, struct text *out);
+// When messages fail (an operation takes too long, a peer is gone, orders differ), every rank that
+// hears of it writes that text to FOLDER/rank-00003.txt; the folder is there. NULL: none.
+int comm_keep_journal(struct comm *comm, const char *folder, struct err *err);
 void comm_mark(struct comm *comm, const char *mark); // copied; cheap
 // Short stalls of messages from each peer since the last call: entries of `stalls` [comm_size] are
 // added to. A stall: a message of the peer is under way for longer than `seconds`, and its

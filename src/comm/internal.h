@@ -57,6 +57,7 @@ struct operation {
     enum comm_way way;
     uint64_t number;
     const char *name; // of its spans
+    const char *site; // where it was posted, or NULL
     struct comm_counts *counts;
     double posted_seconds;
     _Atomic double begun_seconds; // 0: not yet
@@ -75,14 +76,15 @@ struct operation {
     int round;
     int64_t summed;
     double watched_seconds, patience_seconds; // the watchdog's: from when, for how long
-    bool asked;
+    double asked_seconds, said_seconds;       // others about it, the operator of it; 0: not yet
 };
 
-enum { BUSY_BYTES = 80 };
-struct answer { // what a rank said about the operation in question
-    bool heard;
+enum { BUSY_BYTES = COMM_BUSY_BYTES, LAST_BYTES = 160 };
+struct answer {           // what a rank said about the operation in question
+    double heard_seconds; // when; 0: it did not
     uint64_t posted;
     char busy[BUSY_BYTES]; // long work of its own, or nothing
+    char last[LAST_BYTES]; // what it has posted last, of any stream
 };
 
 struct point {
@@ -127,8 +129,10 @@ struct comm {
     // under the lock
     struct err failure;
     bool opened, ready, stopping, peers_know, aborting;
+    bool messages_failed; // the failure is one of messages: journals are written
     int abort_status;
     char busy[BUSY_BYTES]; // see comm_busy
+    double busy_seconds;   // since when
     struct comm_stream *streams[STREAM_LIMIT];
     int stream_count;
     uint64_t streams_version, streams_taken;
@@ -151,7 +155,7 @@ struct comm {
     int64_t next_ns;    // when a held message may go on
     bool long_messages; // some are under way
     struct comm_fault fault;
-    double next_watch_seconds;
+    double next_watch_seconds, busy_said_seconds;
     struct record_lane lane;
 };
 
@@ -173,8 +177,14 @@ int history_open(struct comm *comm, struct err *err);
 void history_close(struct comm *comm);
 void history_post(struct comm *comm, const struct comm_stream *s, const struct operation *op);
 void history_wait(struct comm *comm, int more);
-void stalls_look(struct comm *comm, double now);
+void history_describe_last(struct comm *comm, char *text, size_t bytes);
+const char *history_mark(const struct comm *comm);      // of now, under the lock
+const char *history_notes(const struct comm *comm);     // where journals go, "" when nowhere
+void history_text(struct comm *comm, struct text *out); // the journal, where one is wanted
+void history_write(struct comm *comm, const struct text *journal); // into its file, unless empty
+void stalls_look(struct comm *comm, bool busy);
 void stalls_note(struct comm *comm, const struct transport_note *note);
+enum { WHAT_BYTES = 240 };
 void describe_stream(const struct comm_stream *s, char *text, size_t bytes); // its operation
 void describe_point(const struct point *p, char *text, size_t bytes);
 // notes.c: all notes pass here

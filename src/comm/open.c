@@ -1,4 +1,5 @@
 // Opening and closing, and what can be asked about a world.
+#include "base/clock.h"
 #include "comm/internal.h"
 #include <signal.h>
 #include <stdio.h>
@@ -209,6 +210,7 @@ bool comm_failed_elsewhere(const struct comm *comm) {
 void comm_busy(struct comm *comm, const char *what) {
     pthread_mutex_lock(&comm->lock);
     memset(comm->busy, 0, sizeof comm->busy);
+    comm->busy_seconds = clock_seconds();
     if (what) snprintf(comm->busy, sizeof comm->busy, "%s", what);
     pthread_mutex_unlock(&comm->lock);
 }

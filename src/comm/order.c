@@ -8,10 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SITE_BYTES = 48 };
 struct entry { // as sent
     uint64_t number, bytes;
     int32_t kind, tag;
-    char stream[COMM_GROUP_NAME_BYTES];
+    char stream[COMM_GROUP_NAME_BYTES], site[SITE_BYTES];
 };
 
 struct partner {
@@ -69,6 +70,7 @@ void order_post(struct comm *comm, const struct comm_stream *s, const struct ope
     *e = (struct entry){
         .number = op->number, .bytes = op->agreed_bytes, .kind = (int32_t)op->kind, .tag = s->tag};
     memcpy(e->stream, s->name, sizeof e->stream);
+    snprintf(e->site, sizeof e->site, "%s", op->site ? op->site : "a place not noted");
     unsigned char *concerns = o->concerns + at * (size_t)comm->transport->size;
     memset(concerns, 0, (size_t)comm->transport->size);
     for (int i = 0; i < s->count; i++) concerns[s->members[i]] = i != s->index;
@@ -118,9 +120,10 @@ static int send_entries(struct comm *comm, int rank, bool *moved, struct err *er
 }
 
 static void describe(const struct entry *e, char *text, size_t bytes) {
-    snprintf(text, bytes, "%s number %llu of stream %.*s, %llu bytes",
+    snprintf(text, bytes, "%s number %llu of stream %.*s, %llu bytes, at %.*s",
              comm_kind_name((enum comm_kind)e->kind), (unsigned long long)e->number,
-             (int)sizeof e->stream - 1, e->stream, (unsigned long long)e->bytes);
+             (int)sizeof e->stream - 1, e->stream, (unsigned long long)e->bytes,
+             (int)sizeof e->site - 1, e->site);
 }
 
 static int compare(struct comm *comm, int rank, const struct entry *mine,
@@ -128,7 +131,7 @@ static int compare(struct comm *comm, int rank, const struct entry *mine,
     if (mine->number == theirs->number && mine->bytes == theirs->bytes &&
         mine->kind == theirs->kind && mine->tag == theirs->tag)
         return 0;
-    char a[160], b[160];
+    char a[220], b[220];
     describe(theirs, a, sizeof a);
     describe(mine, b, sizeof b);
     return err_set(err, ERR_INTERNAL,

@@ -35,6 +35,7 @@ static struct comm_event post(struct comm *comm, bool sends, int peer, int tag, 
         p->op.name = span_name[sends];
         p->op.counts = &comm->point_counts[kind];
         p->op.posted_seconds = clock_seconds();
+        p->op.site = comm_call_site;
         p->op.begun_seconds = 0;
         p->op.sent_bytes = sends ? bytes : 0;
         p->op.agreed_bytes = bytes;

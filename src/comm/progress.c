@@ -30,10 +30,19 @@ static void fail(struct comm *comm, const struct err *why) {
     pthread_mutex_unlock(&comm->lock);
 }
 
+// Of the messages themselves, not of what a rank did beside them: the journals say more.
+static void fail_messages(struct comm *comm, const struct err *why) {
+    pthread_mutex_lock(&comm->lock);
+    comm->messages_failed |= !atomic_load(&comm->failed);
+    comm_fail_locked(comm, why, false);
+    pthread_mutex_unlock(&comm->lock);
+}
+
 static void tell_peers(struct comm *comm) {
     struct transport *t = comm->transport;
     struct transport_note note = {.kind = NOTE_FAILED, .from = t->rank};
     note.error = (int32_t)comm->failure.kind;
+    note.posted = comm->messages_failed;
     memcpy(note.text, comm->failure.text, sizeof note.text);
     for (int i = 0; i < t->size; i++)
         if (i != t->rank) note_send(comm, i, &note);
@@ -42,9 +51,11 @@ static void tell_peers(struct comm *comm) {
 // From here on nothing moves, and waits return.
 static void settle(struct comm *comm) {
     pthread_mutex_lock(&comm->lock);
-    bool tell = !comm->peers_know;
+    bool tell = !comm->peers_know, keep = comm->messages_failed;
     pthread_mutex_unlock(&comm->lock);
     if (tell) tell_peers(comm); // the failure does not change any more
+    struct text journal = {0};  // before waits return and threads go on
+    if (keep) history_text(comm, &journal);
     comm->transport->calls->withdraw(comm->transport);
     comm->moving = NULL;
     comm->moving_end = &comm->moving;
@@ -52,6 +63,8 @@ static void settle(struct comm *comm) {
     atomic_store(&comm->settled, true);
     pthread_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
+    history_write(comm, &journal);
+    text_free(&journal);
 }
 
 // ---- operations ---------------------------------------------------------------------------------
@@ -87,7 +100,7 @@ static int poll_round(struct comm_stream *s, bool *moved, struct err *err) {
         if (x->state == TRANSFER_DONE) continue;
         int result = transfer_poll(s->comm, x, moved, err);
         if (result < 0) {
-            char what[160];
+            char what[WHAT_BYTES];
             describe_stream(s, what, sizeof what);
             return err_context(err, "%s", what);
         }
@@ -162,7 +175,7 @@ static int points_go(struct comm *comm, bool *moved, struct err *err) {
         }
         int done = x->state == TRANSFER_DONE ? 1 : transfer_poll(comm, x, moved, err);
         if (done < 0) {
-            char what[160];
+            char what[WHAT_BYTES];
             describe_point(p, what, sizeof what);
             return err_context(err, "%s", what);
         }
@@ -222,12 +235,9 @@ static bool go_round(struct comm *comm, bool *busy) {
         }
         if (result == 0) result = points_go(comm, &moved, &err);
         *busy |= comm->moving != NULL;
-        if (result < 0) fail(comm, &err);
-        if (*busy) {
-            double now = clock_seconds();
-            watchdog_look(comm, now);
-            stalls_look(comm, now);
-        }
+        if (result < 0) fail_messages(comm, &err);
+        if (*busy) watchdog_look(comm, clock_seconds());
+        stalls_look(comm, *busy);
     }
     if (atomic_load(&comm->failed) && !atomic_load(&comm->settled)) settle(comm);
     return moved;

@@ -2,20 +2,21 @@
 // of the latest posts, and stalls of messages.
 //
 // Stalls. Only a peer's answer tells a slow link from a peer that has not sent yet. While a message
-// of a peer is under way for longer than the limit, the communication thread sends it a question,
-// again and again until one is answered (a question may be lost). A peer's communication thread
-// answers at once, whatever its compute thread does; so the time from the first question to an
-// answer is that of the link. When it exceeds the limit, that counts as one stall.
+// of a peer is under way for longer than the limit, the communication thread asks it a question,
+// again and again (one may be lost), until it answers or the message is there. A peer's
+// communication thread answers at once, whatever its compute thread does; so when that takes longer
+// than the limit too, it was the link (or the whole process that stood still).
 #include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
 #include "comm/internal.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const double FORGOTTEN_SECONDS = 0.5;
-
 _Thread_local const char *comm_call_site;
+static const double LONGEST_PAUSE_SECONDS = 0.2; // between two looks while something is under way
 
 struct journal_post {
     struct comm_place place;
@@ -27,7 +28,9 @@ struct journal_post {
 };
 
 struct probe {                           // of a peer, by the communication thread
-    double asked_seconds, again_seconds; // 0: no question is open
+    double asked_seconds, again_seconds; // of the open question; 0: none is
+    uint64_t number;                     // of the latest question
+    bool wanted;                         // a message of that peer is late
 };
 
 struct history {
@@ -35,10 +38,13 @@ struct history {
     struct journal_post posts[COMM_JOURNAL_ENTRIES];
     uint64_t posted; // post k lies at k % COMM_JOURNAL_ENTRIES
     char mark[COMM_MARK_BYTES];
+    char folder[1024]; // of journals
     int waiting;
     int64_t *stalls;
     // of the communication thread
     struct probe *probes;
+    int probes_open;
+    double looked_seconds;
     // of both
     _Atomic double stall_seconds; // 0: nobody asks
 };
@@ -121,6 +127,101 @@ int comm_journal(struct comm *comm, struct comm_journal_entry *out, int most) {
     return count;
 }
 
+const char *history_mark(const struct comm *comm) {
+    return comm->history->mark;
+}
+
+const char *history_notes(const struct comm *comm) {
+    return comm->history->folder;
+}
+
+// "all_gather number 977 of stream tp at stage.c:41 in step 7"
+static void describe(const struct comm_place *place, const char *site, const char *mark, char *text,
+                     size_t bytes) {
+    bool stream = place->stream[0];
+    snprintf(text, bytes, "%s number %llu%s%s%s%s%s%s", comm_kind_name(place->kind),
+             (unsigned long long)place->number, stream ? " of stream " : "",
+             stream ? place->stream : "", site ? " at " : "", site ? site : "",
+             mark[0] ? " in " : "", mark);
+}
+
+void history_describe_last(struct comm *comm, char *text, size_t bytes) {
+    text[0] = 0;
+    pthread_mutex_lock(&comm->lock);
+    const struct history *h = comm->history;
+    const struct journal_post *p = &h->posts[(h->posted - 1) % COMM_JOURNAL_ENTRIES];
+    if (h->posted > 0) describe(&p->place, p->site, p->mark, text, bytes);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+static void put_members(const struct comm *comm, const struct comm_place *place, struct text *out) {
+    for (int i = 0; i < comm->stream_count; i++) {
+        const struct comm_stream *s = comm->streams[i];
+        if (strcmp(s->name, place->stream) != 0) continue;
+        text_puts(out, ", ranks");
+        for (int j = 0; j < s->count && j < COMM_STATUS_MEMBERS; j++)
+            text_printf(out, " %d", s->members[j]);
+        if (s->count > COMM_STATUS_MEMBERS) text_puts(out, " ...");
+        return;
+    }
+}
+
+// What stands in it may be cut short where memory is: it is for reading only.
+int comm_journal_text(struct comm *comm, struct text *out) {
+    struct comm_journal_entry *entries = calloc(COMM_JOURNAL_ENTRIES, sizeof *entries);
+    if (!entries) return -1;
+    int count = comm_journal(comm, entries, COMM_JOURNAL_ENTRIES);
+    struct comm_status now;
+    comm_status(comm, &now);
+    pthread_mutex_lock(&comm->lock);
+    const char *mark = history_mark(comm);
+    int status = text_printf(out, "rank %d (%s)%s%s: %s%s%s\n", comm->transport->rank,
+                             comm_host(comm, comm->transport->rank), mark[0] ? " in " : "", mark,
+                             now.waiting ? "waits for messages" : "stands outside of messages",
+                             now.busy[0] ? ", busy: " : "", now.busy);
+    for (int i = 0; i < count && status == 0; i++) {
+        const struct comm_journal_entry *e = &entries[i];
+        char what[LAST_BYTES + 80];
+        describe(&e->place, e->site, e->mark, what, sizeof what);
+        status = text_printf(out, "  %s, %llu bytes, posted %.3f s ago, %s", what,
+                             (unsigned long long)e->place.bytes, e->place.seconds,
+                             e->done ? "done" : "NOT DONE");
+        if (e->place.stream[0]) put_members(comm, &e->place, out);
+        text_puts(out, "\n");
+    }
+    pthread_mutex_unlock(&comm->lock);
+    free(entries);
+    return status;
+}
+
+int comm_keep_journal(struct comm *comm, const char *folder, struct err *err) {
+    if (folder && strlen(folder) >= sizeof comm->history->folder)
+        return err_set(err, ERR_USAGE, "%.200s...: the path of the journals is too long", folder);
+    pthread_mutex_lock(&comm->lock);
+    snprintf(comm->history->folder, sizeof comm->history->folder, "%s", folder ? folder : "");
+    pthread_mutex_unlock(&comm->lock);
+    return 0;
+}
+
+void history_text(struct comm *comm, struct text *out) {
+    pthread_mutex_lock(&comm->lock);
+    bool wanted = comm->history->folder[0];
+    pthread_mutex_unlock(&comm->lock);
+    if (wanted) comm_journal_text(comm, out);
+}
+
+void history_write(struct comm *comm, const struct text *journal) {
+    struct err err = {0};
+    char path[sizeof comm->history->folder + 64];
+    int rank = comm->transport->rank;
+    if (journal->size == 0) return;
+    pthread_mutex_lock(&comm->lock);
+    snprintf(path, sizeof path, "%s/rank-%05d.txt", comm->history->folder, rank);
+    pthread_mutex_unlock(&comm->lock);
+    if (file_replace(path, journal->data, journal->size, &err) != 0)
+        log_line(LOG_WARN, "the journal of rank %d is not written: %s", rank, err.text);
+}
+
 // ---- the status ---------------------------------------------------------------------------------
 
 // Takes the operation over if it has been in flight for longer than what stands there.
@@ -198,17 +299,32 @@ void comm_stalls(struct comm *comm, double seconds, int64_t *stalls) {
 
 static void ask(struct comm *comm, int peer, double now, double limit) {
     struct probe *p = &comm->history->probes[peer];
-    if (peer == comm->transport->rank || (p->asked_seconds > 0 && now < p->again_seconds)) return;
-    // A question whose answer never came says nothing about what is under way now.
-    if (p->asked_seconds == 0 || now > p->again_seconds + FORGOTTEN_SECONDS) p->asked_seconds = now;
+    if (peer == comm->transport->rank) return;
+    p->wanted = true;
+    if (p->asked_seconds > 0 && now < p->again_seconds) return;
+    if (p->asked_seconds == 0) {
+        p->asked_seconds = now;
+        p->number++;
+        comm->history->probes_open++;
+    }
     p->again_seconds = now + limit;
-    struct transport_note note = {.kind = NOTE_PROBES, .from = comm->transport->rank};
+    struct transport_note note = {
+        .kind = NOTE_PROBES, .from = comm->transport->rank, .number = p->number};
     note_send(comm, peer, &note);
 }
 
-void stalls_look(struct comm *comm, double now) {
-    double limit = atomic_load_explicit(&comm->history->stall_seconds, memory_order_relaxed);
-    if (limit <= 0) return;
+// The question is answered, or needs no answer any more.
+static void settle(struct comm *comm, int peer, bool stalled) {
+    struct history *h = comm->history;
+    h->probes[peer].asked_seconds = 0;
+    h->probes_open--;
+    if (!stalled) return;
+    pthread_mutex_lock(&comm->lock);
+    h->stalls[peer]++;
+    pthread_mutex_unlock(&comm->lock);
+}
+
+static void ask_for_late(struct comm *comm, double now, double limit) {
     for (int i = 0; i < comm->active_count; i++) {
         struct comm_stream *s = comm->active[i];
         if (!s->current || now - s->current->begun_seconds < limit) continue;
@@ -220,19 +336,32 @@ void stalls_look(struct comm *comm, double now) {
             ask(comm, p->transfer.peer, now, limit);
 }
 
+void stalls_look(struct comm *comm, bool busy) {
+    struct history *h = comm->history;
+    double limit = atomic_load_explicit(&h->stall_seconds, memory_order_relaxed);
+    if (limit <= 0 || (!busy && h->probes_open == 0)) return;
+    double now = clock_seconds();
+    // It was this process that stood still.
+    bool forget = now - h->looked_seconds > fmax(limit, LONGEST_PAUSE_SECONDS);
+    h->looked_seconds = now;
+    if (busy) ask_for_late(comm, now, limit);
+    for (int i = 0; i < comm->transport->size && h->probes_open > 0; i++) {
+        struct probe *p = &h->probes[i];
+        if (p->asked_seconds > 0 && (forget || !p->wanted))
+            settle(comm, i, !forget && now - p->asked_seconds > limit);
+        p->wanted = false;
+    }
+}
+
 void stalls_note(struct comm *comm, const struct transport_note *note) {
     struct history *h = comm->history;
+    const struct probe *p = &h->probes[note->from];
     if (note->kind == NOTE_PROBES) {
-        struct transport_note answer = {.kind = NOTE_PROBED, .from = comm->transport->rank};
+        struct transport_note answer = {
+            .kind = NOTE_PROBED, .from = comm->transport->rank, .number = note->number};
         note_send(comm, note->from, &answer);
-        return;
+    } else if (p->asked_seconds > 0 && note->number == p->number) {
+        settle(comm, note->from,
+               clock_seconds() - p->asked_seconds > atomic_load(&h->stall_seconds));
     }
-    struct probe *p = &h->probes[note->from];
-    if (p->asked_seconds == 0) return; // answered already
-    bool stalled = clock_seconds() - p->asked_seconds > atomic_load(&h->stall_seconds);
-    p->asked_seconds = 0;
-    if (!stalled) return;
-    pthread_mutex_lock(&comm->lock);
-    h->stalls[note->from]++;
-    pthread_mutex_unlock(&comm->lock);
 }

@@ -248,6 +248,7 @@ static struct comm_event post(struct comm_stream *s, const struct operation *fil
         op->name = s->span_names[op->kind];
         op->counts = &s->counts[op->kind];
         op->posted_seconds = clock_seconds();
+        op->site = comm_call_site;
         history_post(comm, s, op);
         if (comm->order) order_post(comm, s, op);
         atomic_store(&s->posted, number);

@@ -58,6 +58,7 @@ struct transport_note {
     int32_t error;           // NOTE_FAILED: enum err_kind
     uint32_t stream;         // tag of the stream
     uint64_t number, posted; // the operation in question; operations that the answering rank posted
+                             // (NOTE_FAILED: whether messages failed)
     char text[1024];         // NOTE_FAILED
     uint64_t checksum;       // of all before it
 };

@@ -31,7 +31,10 @@ static void late_body(struct rank_case *rank) {
     else
         comm_wait(comm_all_gather(s, own, all, 16), NULL);
     check_message(rank, (const char *[]){"all_gather number 3 of stream dp (4 ranks, 16 bytes)",
-                                         "rank 2 (", "has not posted it (it has posted 2)", NULL});
+                                         "rank 2 (",
+                                         "has not posted it (it has posted 2; the last of all: "
+                                         "all_gather number 2 of stream dp at failure.c:28)",
+                                         NULL});
     struct err err = {0};
     comm_check(rank->comm, &err);
     CHECK(!strstr(err.text, "rank 3 (host-1) has not posted"));
@@ -144,8 +147,9 @@ static void crossed_body(struct rank_case *rank) {
     int64_t x = 1;
     comm_sum_integers(rank->rank == 0 ? tp : dp, &x, 1);
     comm_sum_integers(rank->rank == 0 ? dp : tp, &x, 1);
-    check_message(rank, (const char *[]){"orders differ", "all_gather number 1 of stream tp",
-                                         "all_gather number 1 of stream dp", NULL});
+    check_message(rank,
+                  (const char *[]){"orders differ", "all_gather number 1 of stream tp",
+                                   "all_gather number 1 of stream dp", "at failure.c:", NULL});
     comm_stream_close(tp);
     comm_stream_close(dp);
 }
