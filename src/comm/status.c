@@ -2,10 +2,10 @@
 // of the latest posts, and stalls of messages.
 //
 // Stalls. Only a peer's answer tells a slow link from a peer that has not sent yet. While a message
-// of a peer is under way for longer than the limit, the communication thread asks it a question,
-// again and again (one may be lost), until it answers or the message is there. A peer's
-// communication thread answers at once, whatever its compute thread does; so when that takes longer
-// than the limit too, it was the link (or the whole process that stood still).
+// of a peer is under way for longer than half of the limit, the communication thread asks it a
+// question, again and again (one may be lost), until it answers or the message is there. A peer's
+// communication thread answers at once, whatever its compute thread does; so when that takes the
+// other half, it was the link (or the whole process that stood still).
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -46,7 +46,7 @@ struct history {
     int probes_open;
     double looked_seconds;
     // of both
-    _Atomic double stall_seconds; // 0: nobody asks
+    _Atomic double half_seconds; // half of the limit for stalls; 0: nobody asks
 };
 
 int history_open(struct comm *comm, struct err *err) {
@@ -288,7 +288,7 @@ void comm_status(struct comm *comm, struct comm_status *out) {
 
 void comm_stalls(struct comm *comm, double seconds, int64_t *stalls) {
     struct history *h = comm->history;
-    atomic_store(&h->stall_seconds, fmax(seconds, 1e-3));
+    atomic_store(&h->half_seconds, fmax(seconds, 1e-3) / 2);
     pthread_mutex_lock(&comm->lock);
     for (int i = 0; i < comm->transport->size; i++) {
         stalls[i] += h->stalls[i];
@@ -297,7 +297,7 @@ void comm_stalls(struct comm *comm, double seconds, int64_t *stalls) {
     pthread_mutex_unlock(&comm->lock);
 }
 
-static void ask(struct comm *comm, int peer, double now, double limit) {
+static void ask(struct comm *comm, int peer, double now, double half) {
     struct probe *p = &comm->history->probes[peer];
     if (peer == comm->transport->rank) return;
     p->wanted = true;
@@ -307,7 +307,7 @@ static void ask(struct comm *comm, int peer, double now, double limit) {
         p->number++;
         comm->history->probes_open++;
     }
-    p->again_seconds = now + limit;
+    p->again_seconds = now + half;
     struct transport_note note = {
         .kind = NOTE_PROBES, .from = comm->transport->rank, .number = p->number};
     note_send(comm, peer, &note);
@@ -324,31 +324,31 @@ static void settle(struct comm *comm, int peer, bool stalled) {
     pthread_mutex_unlock(&comm->lock);
 }
 
-static void ask_for_late(struct comm *comm, double now, double limit) {
+static void ask_for_late(struct comm *comm, double now, double half) {
     for (int i = 0; i < comm->active_count; i++) {
         struct comm_stream *s = comm->active[i];
-        if (!s->current || now - s->current->begun_seconds < limit) continue;
+        if (!s->current || now - s->current->begun_seconds < half) continue;
         for (int j = 0; j < s->transfer_count; j++)
-            if (s->transfers[j].state != TRANSFER_DONE) ask(comm, s->transfers[j].peer, now, limit);
+            if (s->transfers[j].state != TRANSFER_DONE) ask(comm, s->transfers[j].peer, now, half);
     }
     for (struct point *p = comm->moving; p; p = p->next)
-        if (p->op.begun_seconds > 0 && now - p->op.begun_seconds >= limit)
-            ask(comm, p->transfer.peer, now, limit);
+        if (p->op.begun_seconds > 0 && now - p->op.begun_seconds >= half)
+            ask(comm, p->transfer.peer, now, half);
 }
 
 void stalls_look(struct comm *comm, bool busy) {
     struct history *h = comm->history;
-    double limit = atomic_load_explicit(&h->stall_seconds, memory_order_relaxed);
-    if (limit <= 0 || (!busy && h->probes_open == 0)) return;
+    double half = atomic_load_explicit(&h->half_seconds, memory_order_relaxed);
+    if (half <= 0 || (!busy && h->probes_open == 0)) return;
     double now = clock_seconds();
     // It was this process that stood still.
-    bool forget = now - h->looked_seconds > fmax(limit, LONGEST_PAUSE_SECONDS);
+    bool forget = now - h->looked_seconds > fmax(half, LONGEST_PAUSE_SECONDS);
     h->looked_seconds = now;
-    if (busy) ask_for_late(comm, now, limit);
+    if (busy) ask_for_late(comm, now, half);
     for (int i = 0; i < comm->transport->size && h->probes_open > 0; i++) {
         struct probe *p = &h->probes[i];
         if (p->asked_seconds > 0 && (forget || !p->wanted))
-            settle(comm, i, !forget && now - p->asked_seconds > limit);
+            settle(comm, i, !forget && now - p->asked_seconds > half);
         p->wanted = false;
     }
 }
@@ -362,6 +362,6 @@ void stalls_note(struct comm *comm, const struct transport_note *note) {
         note_send(comm, note->from, &answer);
     } else if (p->asked_seconds > 0 && note->number == p->number) {
         settle(comm, note->from,
-               clock_seconds() - p->asked_seconds > atomic_load(&h->stall_seconds));
+               clock_seconds() - p->asked_seconds > atomic_load(&h->half_seconds));
     }
 }

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 static const double BEAT_SECONDS = 1, CONNECT_SECONDS = 1, FAREWELL_SECONDS = 1;
-static const double STALL_SECONDS = 0.25; // of a message, to be told of
+static const double STALL_SECONDS = 0.4; // of a message, to be told of
 enum { REPORTS_MOST = 256, FAULTS_MOST = 256 };
 
 static const char *const phase_names[BEAT_PHASES] = {
