@@ -10,8 +10,7 @@ enum {
     RECENT = 8,      // samples that a rank's own time is the median of
     FIRST = 4,       // samples left out at the beginning
     SETTLED = 16,    // samples after which the beginning is known
-    FLOOR_US = 2000, // differences of own compute time below this are noise of the machine
-    MANY_PEERS = 16
+    FLOOR_US = 20000 // differences of own compute time below this are noise of the machine
 };
 
 static double recent(const double *ring, int64_t samples, int64_t behind) {
