@@ -20,6 +20,7 @@ struct launch_run {
     struct launch_config config;
     char program[PATH_MAX];
     int unit, replicas; // ranks of a data-parallel replica; replicas that were asked for
+    char address[256];  // to listen on
 };
 
 bool launch_is_run(const struct launch_options *o) {
@@ -117,6 +118,28 @@ static bool fits(void *context, int replicas) {
 
 // ---- the run
 
+// The program that leads to other hosts: what the MPI was told to use, if anything.
+static const char *remote_shell(void) {
+    static const char *const names[] = {"OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent",
+                                        "HYDRA_LAUNCHER_EXEC"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *value = getenv(names[i]);
+        if (value && value[0]) return value;
+    }
+    return NULL;
+}
+
+// Ranks and agents of other hosts do not find the loopback of this one.
+static int choose_address(struct launch_run *run, const struct hosts *hosts, struct err *err) {
+    snprintf(run->address, sizeof run->address, "%s",
+             run->options->listen[0] ? run->options->listen : "127.0.0.1");
+    for (int i = 0; i < hosts->count && !run->options->listen[0]; i++)
+        if (!hosts_is_here(hosts->list[i].name))
+            return hosts_address_towards(hosts->list[i].name, run->address, sizeof run->address,
+                                         err);
+    return 0;
+}
+
 static int supervise_run(struct launch_run *run, const struct hosts *hosts, struct err *err) {
     const struct launch_options *o = run->options;
     const struct train_config *c = run->config.resolved;
@@ -124,10 +147,12 @@ static int supervise_run(struct launch_run *run, const struct hosts *hosts, stru
     struct supervise_options options = {.run_folder = c->folder,
                                         .snapshot_folder = c->snapshot_folder,
                                         .program = run->program,
-                                        .address = o->listen,
+                                        .address = run->address,
                                         .port = o->port,
                                         .hosts = hosts,
                                         .spares = o->spares,
+                                        .remote = remote_shell(),
+                                        .library_path = getenv("LD_LIBRARY_PATH"),
                                         .shape = {.unit = run->unit,
                                                   .replicas = run->replicas,
                                                   .batch = c->batch,
@@ -169,8 +194,10 @@ int launch_train(const struct launch_options *o, struct err *err) {
     struct hosts hosts = {0};
     int status;
     if (launch_program(run.program, err) != 0 ||
-        launch_config_open(&run.config, o->words, o->word_count, o->ranks, err) != 0 ||
-        (o->hosts && hosts_read(&hosts, o->hosts, err) != 0)) {
+        (o->hosts &&
+         (hosts_read(&hosts, o->hosts, err) != 0 || hosts_resolve(&hosts, o->hosts, err) != 0)) ||
+        choose_address(&run, &hosts, err) != 0 ||
+        launch_config_open(&run.config, o->words, o->word_count, o->ranks, err) != 0) {
         status = cli_fail(err);
     } else {
         run.unit = run.config.unit;

@@ -16,6 +16,7 @@
 static const char usage[] =
     "usage: weft launch -n RANKS [--hosts FILE] [--dry-run] [--verbose] VERB [ARGUMENTS]\n"
     "       weft launch -n RANKS [options of a supervised run] train CONFIG.yaml [key=value ...]\n"
+    "       weft launch -n RANKS --emit-sbatch [options] train CONFIG.yaml [key=value ...]\n"
     "       weft launch --status RUN [--json]\n"
     "       weft launch --reload RUN [PROGRAM] [key=value ...]\n"
     "       weft launch --inject RUN kind=KIND [rank=N] [step=N] [...]\n"
@@ -48,6 +49,11 @@ static const char usage[] =
     "unless\n"
     "                      ranks run on other hosts\n"
     "\n"
+    "  --emit-sbatch       prints a batch script of Slurm that does all this, and is requeued at "
+    "75 "
+    "and\n"
+    "                      76; --ranks-per-node N (1), --time LIMIT (of sbatch), --spares K nodes\n"
+    "\n"
     "  --status RUN        what a supervised run is doing; RUN is its train.folder\n"
     "  --reload RUN        saves and restarts it, with the file as it is now, other keys, or\n"
     "                      another program\n"
@@ -73,10 +79,11 @@ static int read_number(const char *name, const char *text, long least, long most
     if (*text == 0 || *end || errno || value < least || value > most)
         return err_set(err, ERR_USAGE, "launch: %s \"%.100s\": expected a number of %s, %ld to %ld",
                        name, text,
-                       strcmp(name, "-n") == 0         ? "ranks"
-                       : strcmp(name, "--spares") == 0 ? "hosts"
-                       : strcmp(name, "--grace") == 0  ? "seconds"
-                                                       : "restarts",
+                       strcmp(name, "-n") == 0                 ? "ranks"
+                       : strcmp(name, "--ranks-per-node") == 0 ? "ranks"
+                       : strcmp(name, "--spares") == 0         ? "hosts"
+                       : strcmp(name, "--grace") == 0          ? "seconds"
+                                                               : "restarts",
                        least, most);
     *out = value;
     return 0;
@@ -111,10 +118,25 @@ static int read_crash_loop(struct launch_options *o, const char *text, struct er
 }
 
 static int unknown(const char *word, struct err *err) {
-    static const char *const names[] = {
-        "-n",         "--hosts",      "--dry-run",     "--verbose",       "--help",   "--spares",
-        "--restarts", "--crash-loop", "--grace",       "--listen",        "--status", "--reload",
-        "--inject",   "--json",       "--fixed-ranks", "--accept-changes"};
+    static const char *const names[] = {"-n",
+                                        "--hosts",
+                                        "--dry-run",
+                                        "--verbose",
+                                        "--help",
+                                        "--spares",
+                                        "--restarts",
+                                        "--crash-loop",
+                                        "--grace",
+                                        "--listen",
+                                        "--status",
+                                        "--reload",
+                                        "--inject",
+                                        "--json",
+                                        "--fixed-ranks",
+                                        "--accept-changes",
+                                        "--emit-sbatch",
+                                        "--ranks-per-node",
+                                        "--time"};
     const char *nearest = text_nearest(word, names, sizeof names / sizeof *names);
     return err_set(err, ERR_USAGE,
                    "launch: unknown option \"%.100s\"%s%s%s; options of the verb stand behind it",
@@ -129,11 +151,18 @@ static int read_value(struct launch_options *o, const char *name, const char *va
         o->hosts = value;
         return 0;
     }
+    if (strcmp(name, "--time") == 0) {
+        o->time_limit = value;
+        return 0;
+    }
     if (strcmp(name, "--listen") == 0) return read_listen(o, value, err);
     if (strcmp(name, "--crash-loop") == 0) return read_crash_loop(o, value, err);
     if (strcmp(name, "-n") == 0) {
         if (read_number(name, value, 1, MOST_RANKS, &number, err) != 0) return -1;
         o->ranks = (int)number;
+    } else if (strcmp(name, "--ranks-per-node") == 0) {
+        if (read_number(name, value, 1, MOST_RANKS, &number, err) != 0) return -1;
+        o->ranks_per_node = (int)number;
     } else if (strcmp(name, "--spares") == 0) {
         if (read_number(name, value, 0, MOST_RANKS, &number, err) != 0) return -1;
         o->spares = (int)number;
@@ -156,9 +185,10 @@ static bool is_one_of(const char *word, const char *const *names) {
 }
 
 static int read_options(struct launch_options *o, int argc, char **argv, struct err *err) {
-    static const char *const valued[] = {
-        "-n",           "--hosts",  "--spares", "--restarts", "--grace", "--listen",
-        "--crash-loop", "--status", "--reload", "--inject",   NULL};
+    static const char *const valued[] = {"-n",       "--hosts",  "--spares",         "--restarts",
+                                         "--grace",  "--listen", "--crash-loop",     "--status",
+                                         "--reload", "--inject", "--ranks-per-node", "--time",
+                                         NULL};
     const struct {
         const char *name;
         bool *flag;
@@ -168,7 +198,8 @@ static int read_options(struct launch_options *o, int argc, char **argv, struct 
                  {"--verbose", &o->verbose},
                  {"--json", &o->json},
                  {"--accept-changes", &o->accept_changes},
-                 {"--fixed-ranks", &o->fixed_ranks}};
+                 {"--fixed-ranks", &o->fixed_ranks},
+                 {"--emit-sbatch", &o->emit_sbatch}};
     int i = 1;
     for (; i < argc && argv[i][0] == '-'; i++) {
         size_t flag = 0, count = sizeof flags / sizeof *flags;
@@ -245,8 +276,7 @@ int verb_launch(int argc, char **argv) {
     struct err err = {0};
     struct launch_options options = {
         .policy = {.budget = 10, .back_off_seconds = 1, .back_off_most_seconds = 60},
-        .grace_seconds = 60,
-        .listen = "127.0.0.1"};
+        .grace_seconds = 60};
     if (argc > 1 && strcmp(argv[1], LAUNCH_KEEP) == 0) {
         argv[1] = name;
         return launch_keeper(argv + 1);
@@ -258,6 +288,7 @@ int verb_launch(int argc, char **argv) {
         return 0;
     }
     if (options.order) return launch_order(&options, &err);
+    if (options.emit_sbatch) return launch_sbatch(&options, argc, argv, &err);
     if (!options.dry_run && launch_is_run(&options)) return launch_train(&options, &err);
     if (options.ranks == 1 && !options.hosts) return start_one(&options, name, &err);
     return start(&options, &err);

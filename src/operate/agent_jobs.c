@@ -48,7 +48,9 @@ static json_t *do_health(const struct agent_options *o, const json_t *message) {
     struct health_options options = {
         .gemm_seconds = number(message, "gemm_seconds", 0.3),
         .memory_bytes = (uint64_t)number(message, "memory_bytes", 0),
-        .folder = folder ? folder : o->disk_folder,
+        .folder = json_is_false(json_object_get(message, "disk")) ? NULL
+                  : folder                                        ? folder
+                                                                  : o->disk_folder,
         .disk_bytes = (uint64_t)number(message, "disk_bytes", 0),
         .peers = peers,
         .key = &o->key,

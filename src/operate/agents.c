@@ -134,8 +134,8 @@ static void lose(struct agents *a, int host, double now, const char *why) {
     snprintf(h->view.why, sizeof h->view.why, "%s", why);
     h->view.connection = -1;
     h->left = now;
-    h->failures++;
-    h->due = now + (h->failures <= QUICK_TRIES ? RETURN_SECONDS : a->options.again_seconds);
+    h->view.failures++;
+    h->due = now + (h->view.failures <= QUICK_TRIES ? RETURN_SECONDS : a->options.again_seconds);
     enter(h, AGENT_LOST, now);
     end_orders_of(a, host);
 }
@@ -188,7 +188,7 @@ static void hear_hello(struct agents *a, int host, const struct control_event *e
             refuse(a, host, now, why);
             return;
         }
-    h->failures = 0;
+    h->view.failures = 0;
     v->why[0] = 0;
     enter(h, AGENT_READY, now);
 }

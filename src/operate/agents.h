@@ -27,6 +27,7 @@ struct agent_view {
     double since;     // of the state; monotonic
     double heard;     // its last message; monotonic
     int connection;   // for control_send; -1: none
+    int failures;     // to start it, or to keep it, in a row
     char address[64]; // where other agents reach it
     int port;
     char isa[32], binary[24]; // instruction set, version_digest

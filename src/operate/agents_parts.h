@@ -13,7 +13,6 @@ struct agents_host {
     char said[256];   // its last line
     double due;       // when it is to be started (again)
     double left;      // when its connection ended
-    int failures;     // in a row
 };
 
 struct agents_order {

@@ -51,13 +51,14 @@ static int open_all(struct supervisor *s, sigset_t *before, struct err *err) {
         policy_open(&s->policy, &o->policy, err) != 0 || open_place(s, err) != 0 ||
         wire_key_make(&s->key, err) != 0 ||
         control_open(&s->control, o->address, o->port, &s->key, err) != 0 ||
-        open_signals(s, before, err) != 0)
+        open_signals(s, before, err) != 0 || hosts_open(s, err) != 0)
         return -1;
     return supervise_publish(o->run_folder, o->address, control_port(s->control), &s->key,
                              s->state.run, err);
 }
 
 static void close_all(struct supervisor *s) {
+    hosts_close(s);
     if (s->control) {
         supervise_withdraw(s->options->run_folder);
         control_close(s->control);
@@ -115,8 +116,10 @@ static void stop(struct supervisor *s) {
 static void launch(struct supervisor *s) {
     struct err err = {0};
     if (clock_seconds() < s->deadline) return;
+    int ready = hosts_ready(s, &err);
+    if (ready == 0) return;
     s->phase = SUPERVISE_RUN;
-    if (attempt_start(s, &err) == 0) return;
+    if (ready > 0 && attempt_start(s, &err) == 0) return;
     log_line(LOG_WARN, "the ranks cannot be started: %s", err.text);
     s->phase = SUPERVISE_OVER;
     s->status = err_exit_status(&err);
@@ -124,6 +127,7 @@ static void launch(struct supervisor *s) {
 
 static void act(struct supervisor *s) {
     attempt_reap(s);
+    hosts_tick(s);
     if (s->starter_left) attempt_read(s); // what it said last
     if (s->phase == SUPERVISE_RUN || s->phase == SUPERVISE_COLLECT) failure_look(s);
     if (s->phase == SUPERVISE_STOP) stop(s);
@@ -135,7 +139,7 @@ static double patience(const struct supervisor *s) {
     if (s->phase == SUPERVISE_STOP) return KILL_SECONDS;
     if (s->phase == SUPERVISE_COLLECT || s->phase == SUPERVISE_WAIT) wait = s->deadline - now;
     if (wait > LOOK_SECONDS) wait = LOOK_SECONDS;
-    return wait > 0 ? wait : 0;
+    return wait > KILL_SECONDS ? wait : KILL_SECONDS;
 }
 
 static int run(struct supervisor *s, struct err *err) {

@@ -50,6 +50,9 @@ struct supervise_options {
     int port;                  // 0: any
     const struct hosts *hosts; // NULL: this machine, or what a scheduler gave
     int spares;
+    // How agents come to other hosts (operate/agents.h).
+    const char *remote, *library_path;
+    bool slurm;
     struct place_shape shape;
     struct policy_options policy;
     double grace_seconds; // for saving when the run is asked to leave

@@ -113,7 +113,6 @@ void failure_begin(struct supervisor *s, const struct policy_failure *failure, c
 static void begin_to_stop(struct supervisor *s) {
     s->phase = SUPERVISE_STOP;
     s->deadline = clock_seconds() + STOP_SECONDS;
-    s->pending = 0;
     hosts_kill(s);
 }
 
@@ -175,8 +174,9 @@ static void look_at_beats(struct supervisor *s) {
             incidents_put(s->incidents, one);
             continue;
         }
-        if (s->failing) continue;
         int host = one->host[0] ? place_find(&s->place, one->host) : -1;
+        bool spare = host >= 0 && s->place.hosts[host].state != PLACE_IN_USE;
+        if (s->failing || spare) continue; // supervise_hosts.c deals with those that run nothing
         double happened = now;
         if (one->rank >= 0) happened = s->watch.ranks[one->rank].moved;
         if (one->kind == INCIDENT_HOST_LOST && host >= 0) happened = s->watch.hosts[host].heard;
@@ -215,12 +215,12 @@ void failure_look(struct supervisor *s) {
     bool leaving = s->leave != LEAVE_NOT;
     double now = clock_seconds();
     if (s->phase == SUPERVISE_RUN) {
-        bool asked = s->leave == LEAVE_PREEMPT || s->leave == LEAVE_RESTART;
+        bool late = s->leave != LEAVE_INTERRUPT && now > s->leave_by;
         if (!leaving && s->reader.first_rank >= 0)
             exit_of(s, s->reader.first_rank);
         else if (s->starter_left)
             starter_ended(s);
-        else if (asked && (s->ended == s->ranks || now > s->leave_by))
+        else if (leaving && (s->ended == s->ranks || late))
             begin_to_stop(s);
         else if (!leaving)
             look_at_beats(s);
@@ -228,7 +228,8 @@ void failure_look(struct supervisor *s) {
     if (s->phase != SUPERVISE_COLLECT) return;
     look_for_bad_host(s);
     bool all_said = s->ended == s->ranks || s->starter_left;
-    if (now >= s->deadline || (all_said && s->pending == 0)) begin_to_stop(s);
+    // Stacks are of processes that live; their orders have a deadline of their own.
+    if (s->pending == 0 && (now >= s->deadline || all_said)) begin_to_stop(s);
 }
 
 // ---- what is done
@@ -260,8 +261,7 @@ static void skip(struct supervisor *s, int64_t step) {
              (long long)step);
 }
 
-// Takes the host out. -1: no place is left to run on.
-static int evict(struct supervisor *s, int host, struct text *action) {
+int failure_evict(struct supervisor *s, int host, struct text *action) {
     struct err err = {0};
     int spare, before = s->place.replicas;
     const char *name = s->place.hosts[host].name;
@@ -300,7 +300,9 @@ static void restart(struct supervisor *s, struct policy_decision *d) {
         d->evict_host = -1;
         may_evict = false;
     }
-    if (may_evict && evict(s, d->evict_host, &action) != 0) {
+    if (s->failure.status == STATUS_BAD_HOST && may_evict) hosts_bar(s, d->evict_host);
+    if (d->check_host >= 0 && d->check_host != d->evict_host) hosts_suspect(s, d->check_host);
+    if (may_evict && failure_evict(s, d->evict_host, &action) != 0) {
         snprintf(s->incident.action, sizeof s->incident.action, "%s", action.data);
         incidents_put(s->incidents, &s->incident);
         over(s, s->failure.status == STATUS_BAD_HOST ? STATUS_BAD_HOST : STATUS_RETRY);
@@ -334,7 +336,9 @@ static void decide(struct supervisor *s, int status, struct text *last) {
         return;
     }
     give_up(s, &d);
-    if (last->size > 0) s->calls->show(s->calls->context, last->data, last->size);
+    // A rank that left for another start has said why itself.
+    if (last->size > 0 && status != STATUS_RETRY)
+        s->calls->show(s->calls->context, last->data, last->size);
     // A hang or a lost host has no status of its own: what the ranks said counts, or 4.
     over(s, status ? status : 4);
 }
@@ -357,8 +361,7 @@ static void left(struct supervisor *s, int status, const struct text *last) {
 
 void failure_settle(struct supervisor *s) {
     struct text last = {0};
-    bool done = !s->failing && s->starter_left && s->starter_status == 0 &&
-                s->reader.first_rank < 0 && s->ended == s->ranks;
+    bool done = !s->failing && s->reader.first_rank < 0 && s->ended == s->ranks;
     int ended = s->ended;
     attempt_close(s, &last);
     s->ended = ended;
@@ -407,8 +410,28 @@ static void describe_reload(const char *program, const char *changes, struct tex
         text_put(out, *p == '\n' ? (p[1] ? "; " : "") : p, *p == '\n' ? (p[1] ? 2 : 0) : 1);
 }
 
-void failure_reload(struct supervisor *s, const char *program, const char *changes) {
+static void plan_restart(struct supervisor *s, enum incident_kind kind, const char *evidence) {
     double now = clock_seconds();
+    s->failing = true;
+    s->failure = (struct policy_failure){
+        .kind = kind, .rank = -1, .host = -1, .step = s->watch.step, .time = now};
+    s->failed = s->detected = now;
+    s->incident = (struct incident){
+        .kind = kind, .rank = -1, .step = s->watch.step, .attempt = s->state.attempts - 1};
+    snprintf(s->incident.evidence, sizeof s->incident.evidence, "%s", evidence);
+    s->details.size = 0;
+    supervise_ask_to_leave(s, LEAVE_RESTART);
+}
+
+void failure_grow(struct supervisor *s, const char *host) {
+    char text[400];
+    snprintf(text, sizeof text,
+             "host %.200s is back and healthy: %d ranks run, more data-parallel replicas fit", host,
+             s->ranks);
+    plan_restart(s, INCIDENT_GROW, text);
+}
+
+void failure_reload(struct supervisor *s, const char *program, const char *changes) {
     struct text text = {0};
     describe_reload(program, changes, &text);
     if (s->phase != SUPERVISE_RUN) { // a restart is under way, and takes it
@@ -417,18 +440,8 @@ void failure_reload(struct supervisor *s, const char *program, const char *chang
         text_free(&text);
         return;
     }
-    s->failing = true;
-    s->failure = (struct policy_failure){
-        .kind = INCIDENT_RELOAD, .rank = -1, .host = -1, .step = s->watch.step, .time = now};
-    s->failed = s->detected = now;
-    s->incident = (struct incident){.kind = INCIDENT_RELOAD,
-                                    .rank = -1,
-                                    .step = s->watch.step,
-                                    .attempt = s->state.attempts - 1};
-    snprintf(s->incident.evidence, sizeof s->incident.evidence, "%s", text.data ? text.data : "");
+    plan_restart(s, INCIDENT_RELOAD, text.data ? text.data : "");
     text_free(&text);
-    s->details.size = 0;
-    supervise_ask_to_leave(s, LEAVE_RESTART);
 }
 
 // The run is back in a step.

@@ -1,6 +1,7 @@
 // RUN/launch: the lock, what is kept of a run over launches, and where its supervisor listens. See
 // supervise.h.
 #include "base/file.h"
+#include "checkpoint/snapshot.h"
 #include "operate/supervise_parts.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -70,15 +71,6 @@ bool supervise_is_locked(const char *run_folder, char text[300]) {
 
 // ---- state.json
 
-static int make_id(char run[RUN_ID_BYTES], struct err *err) {
-    struct wire_key random;
-    char text[WIRE_KEY_TEXT];
-    if (wire_key_make(&random, err) != 0) return -1;
-    wire_key_text(&random, text);
-    snprintf(run, RUN_ID_BYTES, "%.16s", text);
-    return 0;
-}
-
 static bool is_id(const char *text) {
     return strlen(text) == RUN_ID_BYTES - 1 && strspn(text, "0123456789abcdef") == RUN_ID_BYTES - 1;
 }
@@ -110,14 +102,15 @@ static int read_members(json_t *root, const char *path, struct supervise_state *
 int supervise_read_state(const char *run_folder, struct supervise_state *state, struct err *err) {
     char path[4096];
     if (path_of(run_folder, "state.json", path, err) != 0) return -1;
-    if (!file_exists(path)) {
-        *state = (struct supervise_state){0};
-        return make_id(state->run, err);
+    *state = (struct supervise_state){0};
+    if (file_exists(path)) {
+        json_t *root = json_parse_file(path, err);
+        int result = root ? read_members(root, path, state, err) : -1;
+        json_decref(root);
+        if (result != 0) return -1;
     }
-    json_t *root = json_parse_file(path, err);
-    int result = root ? read_members(root, path, state, err) : -1;
-    json_decref(root);
-    return result;
+    // The name under which snapshots lie, so that agents find them.
+    return snapshot_run_id(run_folder, state->run, err);
 }
 
 static int write_json(const char *path, json_t *root, struct err *err) {

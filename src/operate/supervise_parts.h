@@ -46,6 +46,7 @@ struct supervisor {
     struct incidents *incidents;
     struct policy *policy;
     struct place place;
+    struct supervise_hosts *hosts;
     struct watch watch;
     uint64_t dropped; // messages, as far as they were told
     int status;       // of the whole, at SUPERVISE_OVER
@@ -97,9 +98,18 @@ void peers_facts(struct supervisor *s); // tells the ranks what was measured
 void peers_leave(struct supervisor *s); // asks them to save and leave
 
 // ---- supervise_hosts.c
+int hosts_open(struct supervisor *s, struct err *err); // place and control are open
+void hosts_close(struct supervisor *s);                // its agents leave
+void hosts_tick(struct supervisor *s);
 void hosts_event(struct supervisor *s, const struct control_event *event);
+// Both order something of agents; s->pending counts the answers that are still to come.
 void hosts_kill(struct supervisor *s);   // of the attempt, on other hosts
 void hosts_stacks(struct supervisor *s); // of all ranks, into the details
+// May ranks start now? 1: yes; 0: not yet, ask again soon; -1: no place is left (err). Hosts whose
+// agents do not come, or that fail their health check, are taken out here.
+int hosts_ready(struct supervisor *s, struct err *err);
+void hosts_suspect(struct supervisor *s, int host); // is checked before the next start
+void hosts_bar(struct supervisor *s, int host);     // does not come back once it is out
 
 // ---- supervise_failure.c
 void failure_begin(struct supervisor *s, const struct policy_failure *failure, const char *evidence,
@@ -109,6 +119,9 @@ void failure_look(struct supervisor *s);   // what the reports and beats say
 void failure_over(struct supervisor *s);   // the run is back in a step
 void failure_report(struct supervisor *s, int rank, const json_t *message);
 void failure_reload(struct supervisor *s, const char *program, const char *changes);
+void failure_grow(struct supervisor *s, const char *host); // it is back; planned, as a reload
+// Takes a host out of the run and says so in `action`. -1: no place is left to run on.
+int failure_evict(struct supervisor *s, int host, struct text *action);
 void failure_say(struct supervisor *s, enum incident_kind kind, int rank, const char *host,
                  int64_t step, const char *evidence, const char *action);
 // The run is asked to leave, for a restart or for good.
