@@ -2,6 +2,7 @@
 #include "cli/bench_kernels.h"
 #include "base/arena.h"
 #include "base/clock.h"
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -157,6 +158,15 @@ static void measure_rest(struct place *p) {
                              .step = 1};
     if (low) a.weight = p->workspace;
     MEASURE(p, "adamw", a.count * (low ? 30 : 28), d->adamw(d, &a));
+    struct device_seal *seals = calloc(2 * (size_t)(count / DEVICE_NORM_BLOCK + 1), sizeof *seals);
+    if (seals) {
+        a.before = seals;
+        a.after = seals + count / DEVICE_NORM_BLOCK + 1;
+        MEASURE(p, "adamw with checksums", a.count * (low ? 30 : 28), d->adamw(d, &a));
+        MEASURE(p, "checksums", count * 4,
+                d->word_sums(d, count, p->buffer[0], DTYPE_F32, &seals->master));
+    }
+    free(seals);
     MEASURE(p, "square sums", count * 4,
             d->square_sums(d, count, p->buffer[0], p->workspace, NULL));
 }

@@ -55,7 +55,9 @@ int predict_job(struct train_config *c, struct prediction *p, struct err *err) {
     job->seals_optimizer = engine.guards.optimizer;
     job->seals_gradients = engine.guards.gradients;
     job->seals_weights = engine.guards.weights_every > 0;
+    job->seals_products = engine.guards.products_every > 0;
     job->threads = p->threads;
+    job->snapshots = engine.snapshots;
     job->gathers_in_flight = parallel.gathers_in_flight;
     job->expert_wave = engine.experts.wave;
     uint64_t training;

@@ -126,6 +126,7 @@ double head_loss(struct engine *e, const struct batch *batch, void *gradient) {
             batch->tokens - from < e->shape.chunk ? batch->tokens - from : e->shape.chunk;
         const char *rows = x + (size_t)from * row;
         e->device->linear_forward(e->device, w, tokens, rows, w->k, NULL, logits, w->n, DTYPE_F32);
+        products_forward(e, e->head, tokens, rows, NULL, logits, DTYPE_F32);
         chunk_loss(e, tokens, batch->target + from, local + from, loss + from, gradient != NULL);
         if (!gradient) continue;
         e->device->linear_backward_weight(e->device, w, tokens, logits, w->n, rows, w->k,

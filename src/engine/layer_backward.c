@@ -32,6 +32,7 @@ static void row_input_gradient(struct engine *e, int weight, int64_t tokens, con
                                void *dx) {
     const struct device_weight *w = &e->weight[weight];
     e->device->linear_backward_input(e->device, w, tokens, dy, w->n, dx, w->k);
+    products_input(e, weight, tokens, dy, dx);
 }
 
 // This rank's output features contribute to the gradient of every input feature.
@@ -40,6 +41,7 @@ static void column_input_gradient(struct engine *e, int weight, const struct bat
     const struct device_weight *w = &e->weight[weight];
     void *partial = tensor_partial(e, dx);
     e->device->linear_backward_input(e->device, w, batch->tokens, dy, w->n, partial, w->k);
+    products_input(e, weight, batch->tokens, dy, partial);
     tensor_reduce(e, batch, partial, dx);
 }
 
@@ -133,8 +135,11 @@ void layer_backward_input(struct engine *e, int layer, const struct batch *batch
 static void weight_gradient(struct engine *e, int weight, int bias, int64_t tokens, const void *dy,
                             const void *x) {
     const struct device_weight *w = &e->weight[weight];
+    bool store = engine_first(e, weight);
+    products_before(e, weight, store);
     e->device->linear_backward_weight(e->device, w, tokens, dy, w->n, x, w->k,
-                                      engine_gradient(e, weight), engine_first(e, weight));
+                                      engine_gradient(e, weight), store);
+    products_weight(e, weight, tokens, dy, x);
     seals_written(e, weight); // while it is near
     if (bias >= 0)
         e->device->bias_backward(e->device, e->type, tokens, w->n, dy, w->n,

@@ -5,7 +5,7 @@
 // Norms before the blocks: x_mid = x + attention(norm(x)), x' = x_mid + mlp(norm(x_mid)); the sum
 // joins the next norm's pass. Norms after (OLMo-2):    x_mid = x + norm(attention(x)), x' = x_mid +
 // norm(mlp(x_mid)).
-#include "engine/state.h"
+#include "engine/seals.h"
 #include <math.h>
 
 static bool norms_before(const struct engine *e) {
@@ -84,6 +84,7 @@ static void column_linear(struct engine *e, int weight, int bias, const struct b
     const void *x = tensor_gather(e, batch, shard, e->single[SINGLE_GATHERED]);
     e->device->linear_forward(e->device, w, batch->tokens, x, w->k, engine_vector(e, bias), y, w->n,
                               e->type);
+    products_forward(e, weight, batch->tokens, x, engine_vector(e, bias), y, e->type);
 }
 
 // All output features from this rank's input features, added over tp. The bias enters once.
@@ -91,9 +92,9 @@ static void row_linear(struct engine *e, int weight, int bias, const struct batc
                        const void *x, void *out) {
     const struct device_weight *w = &e->weight[weight];
     void *partial = tensor_partial(e, out);
-    e->device->linear_forward(e->device, w, batch->tokens, x, w->k,
-                              e->tp_index == 0 ? engine_vector(e, bias) : NULL, partial, w->n,
-                              e->type);
+    const float *once = e->tp_index == 0 ? engine_vector(e, bias) : NULL;
+    e->device->linear_forward(e->device, w, batch->tokens, x, w->k, once, partial, w->n, e->type);
+    products_forward(e, weight, batch->tokens, x, once, partial, e->type);
     tensor_reduce(e, batch, partial, out);
 }
 

@@ -209,6 +209,7 @@ static int make_shape(struct engine *e, struct err *err) {
                                .chunk =
                                    tokens < DEVICE_TOKEN_CHUNK ? (int)tokens : DEVICE_TOKEN_CHUNK,
                                .other_bytes = o->other_bytes,
+                               .snapshots = o->snapshots,
                                .shared_batches_bytes = layer_context_batches_bytes(e),
                                .flat = &e->flat,
                                .zero = e->layout.zero,
@@ -222,6 +223,7 @@ static int make_shape(struct engine *e, struct err *err) {
                                .seals_optimizer = o->train && o->guards.optimizer,
                                .seals_gradients = o->train && o->guards.gradients,
                                .seals_weights = o->train && o->guards.weights_every > 0,
+                               .seals_products = o->train && o->guards.products_every > 0,
                                .totals_only = e->totals_only};
     e->shape = shape;
     if (e->shape.split_backward && o->recompute != RECOMPUTE_NONE)

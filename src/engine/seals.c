@@ -27,6 +27,11 @@ static void place_tables(struct engine *e) {
     s->weights = table(s, s->at.weights);
     s->packed = table(s, s->at.packed);
     s->scratch = table(s, s->at.scratch);
+    s->sample.results = table(s, s->at.products);
+    s->sample.widest = s->at.widest;
+    s->sample.exact = s->sample.results;
+    s->sample.before = (float *)(void *)(s->sample.exact + 2 * s->at.widest);
+    s->sample.wrong = (bool *)(s->sample.before + SEALS_ROWS * s->at.widest);
     for (int i = 0; i < e->model->param_count; i++) {
         bool expert = e->model->params[i].expert >= 0;
         s->block[i] = states->block_of[i] + (expert ? states->shape.norm_blocks[FLAT_DENSE] : 0);
@@ -132,6 +137,7 @@ void seals_begin(struct engine *e, const struct engine_step *step) {
     s->lookup_sealed = false;
     memset(s->posted, 0, (size_t)e->flat.bucket_count * sizeof *s->posted);
     if (s->expected && !s->states_known) take_states(e);
+    products_begin(e, step);
 }
 
 void seals_of_update(struct engine *e, int param, int64_t at, struct device_adamw *args) {
@@ -207,8 +213,7 @@ static uint64_t packed_sum(struct engine *e, int param, bool backward) {
     const struct device_weight *w = &e->weight[param];
     const char *data = backward ? w->packed_backward : w->packed_forward;
     int64_t words = (int64_t)(e->device->pack_bytes(e->device, w, backward) / sizeof(uint32_t));
-    int64_t room = e->seals->at.scratch < 0 ? 0 : e->seals->at.words - e->seals->at.scratch;
-    int64_t chunk = room * RANK_NORM_BLOCK;
+    int64_t chunk = e->seals->at.scratch_words * RANK_NORM_BLOCK;
     uint64_t sum = 0;
     for (int64_t at = 0; at < words; at += chunk) {
         int64_t n = words - at < chunk ? words - at : chunk;
@@ -226,19 +231,31 @@ void seals_packed(struct engine *e, int param, bool backward) {
     if (s->packed_known[at]) s->packed[at] = packed_sum(e, param, backward);
 }
 
+static void weight_sums(struct engine *e, int64_t begin, int64_t end, uint64_t *out) {
+    enum dtype type = states_of(e)->shape.stored;
+    if (begin < end)
+        seals_sums(e, (char *)e->single[SINGLE_WEIGHTS] + (size_t)begin * dtype_bytes(type), type,
+                   end - begin, out);
+}
+
+// Of a bucket's weights, by block from its begin on. The own shard is compared with its masters, by
+// the update, and stays 0 here.
 static void bucket_sums(struct engine *e, int bucket, uint64_t *out) {
     const struct flat_bucket *b = &e->flat.buckets[bucket];
-    enum dtype type = states_of(e)->shape.stored;
-    seals_sums(e, (char *)e->single[SINGLE_WEIGHTS] + (size_t)b->begin * dtype_bytes(type), type,
-               b->end - b->begin, out);
+    struct comm_stream *s = b->shards > 1 ? e->gather[b->group] : NULL;
+    int64_t begin = b->begin, end = b->begin;
+    memset(out, 0, (size_t)((b->end - b->begin) / RANK_NORM_BLOCK) * sizeof *out);
+    if (states_of(e)->shape.stored == DTYPE_BF16 && (s || b->shards == 1))
+        flat_shard(&e->flat, bucket, s ? comm_stream_index(s) : 0, &begin, &end);
+    weight_sums(e, b->begin, begin, out);
+    weight_sums(e, end, b->end, out + (end - b->begin) / RANK_NORM_BLOCK);
 }
 
 void seals_gathered(struct engine *e, int bucket) {
     struct seals *s = e->seals;
     if (!s->weights) return;
-    s->weights_known[bucket] = has_turn(e, bucket);
-    if (s->weights_known[bucket])
-        bucket_sums(e, bucket, s->weights + e->flat.buckets[bucket].begin / RANK_NORM_BLOCK);
+    s->weights_known[bucket] = true;
+    bucket_sums(e, bucket, s->weights + e->flat.buckets[bucket].begin / RANK_NORM_BLOCK);
 }
 
 static int param_at(const struct engine *e, int64_t element) {

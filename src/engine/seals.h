@@ -8,7 +8,21 @@
 #pragma once
 #include "engine/states_parts.h"
 
-enum { SEALS_FINDINGS = 64 };
+enum { SEALS_FINDINGS = 64, SEALS_ROWS = RANK_SEAL_ROWS };
+
+struct seals_sample { // the product that is looked at in this step
+    int param;        // -1: none, or it has been
+    char kind;        // 'f' forward, 'i' input gradient, 'w' weight gradient
+    int later;        // so many of them come before it
+    uint64_t draw;    // rows
+    bool checks;      // false: only a fault strikes it
+    // [SEALS_ROWS][widest] rows of a gradient before; [2][widest] of a row as it must be and is
+    int64_t widest;
+    void *results; // NULL: nothing is sampled
+    float *before;
+    double *exact;
+    bool *wrong;
+};
 
 struct seals {
     struct rank_seals at;
@@ -31,6 +45,8 @@ struct seals {
     // replicas: digests of this rank's parameters, of one by rank, and the ranks of a group
     uint64_t *of_params, *of_ranks;
     int *members;
+
+    struct seals_sample sample;
 
     struct engine_finding found[SEALS_FINDINGS];
     int found_count;
@@ -71,6 +87,14 @@ void seals_changed(struct engine *e);      // from outside
 void seals_packed(struct engine *e, int param, bool backward);
 void seals_gathered(struct engine *e, int bucket);
 void seals_check_weights(struct engine *e);
+
+// guards_products.c: behind (products_before: ahead of) each product with a matrix of a dense layer
+void products_begin(struct engine *e, const struct engine_step *step);
+void products_forward(struct engine *e, int param, int64_t tokens, const void *x, const float *bias,
+                      void *y, enum dtype y_type);
+void products_input(struct engine *e, int param, int64_t tokens, const void *dy, void *dx);
+void products_before(struct engine *e, int param, bool store);
+void products_weight(struct engine *e, int param, int64_t tokens, const void *dy, const void *x);
 
 // guards.c: faults on purpose, where they happen
 void seals_fault_scale(struct engine *e);

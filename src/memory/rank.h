@@ -111,6 +111,7 @@ enum rank_single {
     SINGLE_PRODUCTS, // workspace of matrix products
     SINGLE_KERNELS,  // workspace of the other kernels
     SINGLE_OTHER,    // the loader's batches and what else the run holds
+    SINGLE_SNAPSHOT, // the last one, see rank_snapshot_bytes
     SINGLE_COUNT
 };
 
@@ -129,6 +130,7 @@ struct rank_shape {
     int chunk;                     // tokens whose logits exist at a time
     uint64_t shared_batches_bytes; // this rank's part of the sequences (context parallelism)
     uint64_t other_bytes;
+    int snapshots; // 0: none; 1: this rank's; 2: as much for those of another host
     struct rank_stage {
         struct stage_part part;
         int slots, flows;                // micro-batches whose activations (flows) are held at once
@@ -146,6 +148,7 @@ struct rank_shape {
     // checksums that are kept: of masters and moments; of accumulated gradients; of packed and
     // gathered copies of weights
     bool seals_optimizer, seals_gradients, seals_weights;
+    bool seals_products; // room to look at a product
     bool totals_only; // see struct memory_plan
 };
 
@@ -199,6 +202,14 @@ int64_t rank_norm_blocks(const struct param *param);
 // Whether forward's output stays until backward.
 bool rank_keeps(const struct model_config *config, const struct rank_shape *shape,
                 enum rank_activation activation);
+
+// Room for one generation of what this rank stores of the state (masters, moments, biases of
+// experts), as the part files of a checkpoint behind each other: at most what any of the ranks
+// needs that differ in data or tensor coordinate alone, so that all of them take the same. Replicas
+// share the storing (checkpoint/pieces.h divides; RANK_SHARE_BYTES and RANK_SHARE_ROWS are its
+// numbers).
+enum { RANK_SNAPSHOT_GENERATIONS = 2, RANK_SHARE_BYTES = 4096, RANK_SHARE_ROWS = 16 };
+uint64_t rank_snapshot_bytes(const struct local_model *local, const struct rank_shape *shape);
 
 // What one layer with a dense MLP keeps of one micro-batch, without the rounding of buffers.
 // `config`: local sizes. With a mixture in place of the MLP: without what experts keep.

@@ -246,6 +246,14 @@ void rank_seals_describe(struct rank_seals *seals, const struct rank_state *r,
         take_words(seals, s->seals_weights && r->gathers && r->zero < 3, s->flat->elements / BLOCK);
     seals->packed = take_words(seals, s->seals_weights, 2 * (int64_t)local->model.param_count);
     int64_t most = larger(larger(blocks, seals->lookup_blocks), s->flat->elements / BLOCK);
+    for (int i = 0; i < local->model.param_count; i++) {
+        const struct param *p = &local->model.params[i];
+        seals->widest = larger(seals->widest, larger(p->rows_padded, p->columns));
+    }
+    // two rows of doubles, RANK_SEAL_ROWS of floats, one of flags
+    seals->products = take_words(seals, s->seals_products,
+                                 (seals->widest * (16 + 4 * RANK_SEAL_ROWS + 1) + 7) / 8);
+    seals->scratch_words = any ? most : 0;
     seals->scratch = take_words(seals, any, most);
 }
 

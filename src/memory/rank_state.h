@@ -47,17 +47,18 @@ void rank_state_describe(struct rank_state *state, const struct local_model *loc
 // Places in SINGLE_SEALS, in words of 8 bytes; -1: not kept. Blocks are those of the norm, counted
 // from each parameter's start: a seal belongs to one parameter however shards are cut.
 struct rank_seals {
-    int64_t blocks;            // of the local parameters: dense, then of experts
-    int64_t lookup_blocks;     // of the look-up's own accumulator
-    int64_t states;            // [3][blocks] x RANK_SEAL_WORDS: after the last update, as the
-                               // next one found them, and as it left them
-    int64_t gradients, lookup; // [blocks], [lookup_blocks]
-    int64_t weights;           // [blocks of the flat order] of gathered weights
-    int64_t packed;            // [params][2] of packed copies
-    int64_t scratch;           // as many as the largest comparison needs
+    int64_t blocks;                 // of the local parameters: dense, then of experts
+    int64_t lookup_blocks;          // of the look-up's own accumulator
+    int64_t states;                 // [3][blocks] x RANK_SEAL_WORDS: after the last update, as the
+                                    // next one found them, and as it left them
+    int64_t gradients, lookup;      // [blocks], [lookup_blocks]
+    int64_t weights;                // [blocks of the flat order] of gathered weights
+    int64_t packed;                 // [params][2] of packed copies
+    int64_t products, widest;       // rows of a sampled product, of so many elements at most
+    int64_t scratch, scratch_words; // as many as the largest comparison needs
     int64_t words;
 };
-enum { RANK_SEAL_WORDS = 4 };
+enum { RANK_SEAL_WORDS = 4, RANK_SEAL_ROWS = 2 };
 void rank_seals_describe(struct rank_seals *seals, const struct rank_state *state,
                          const struct local_model *local, const struct rank_shape *shape);
 bool rank_state_late(const struct flat_bucket *bucket);

@@ -15,6 +15,7 @@ void job_defaults(struct job *job) {
                         .seals_optimizer = true,
                         .seals_gradients = true,
                         .seals_weights = true,
+                        .seals_products = true,
                         .gather_type = DTYPE_BF16,
                         .reduce_type = DTYPE_F32,
                         .accumulate_type = DTYPE_F32};

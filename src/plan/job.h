@@ -30,8 +30,10 @@ struct job {
     // That the ranks of a pipeline share, see pipeline_costs; 0: each has its own.
     double processors;
     uint64_t other_bytes;  // of the own engine's plan: the batches of a run's loaders
+    int snapshots;         // of the state in the machine's memory, see engine_options; they count
+                           // where that is what the device computes in
     int gathers_in_flight; // ZeRO-3, the own engine; 0: 2
-    bool seals_optimizer, seals_gradients, seals_weights; // guards of the own engine
+    bool seals_optimizer, seals_gradients, seals_weights, seals_products; // guards of the own engine
     int64_t expert_wave; // rows of experts at a time, the own engine; 0: planned
     // stalls that are not the step's own, seconds per step on average
     double checkpoint_seconds, data_seconds;

@@ -85,6 +85,8 @@ static enum plan_memory_item item_of(enum buffer_kind kind) {
         return PLAN_LOGITS;
     case BUFFER_COMM:
         return PLAN_MESSAGES;
+    case BUFFER_SNAPSHOT:
+        return PLAN_SNAPSHOTS;
     case BUFFER_PACKED:
     case BUFFER_WORKSPACE:
     case BUFFER_DATA:
@@ -108,8 +110,10 @@ static struct engine_options options_of(const struct job *job,
                                    .dropout = job->dropout,
                                    .guards = {.optimizer = job->seals_optimizer,
                                               .gradients = job->seals_gradients,
-                                              .weights_every = job->seals_weights},
+                                              .weights_every = job->seals_weights,
+                                              .products_every = job->seals_products},
                                    .other_bytes = job->other_bytes,
+                                   .snapshots = job->cluster.accelerator.cpu ? job->snapshots : 0,
                                    .experts = {.wave = job->expert_wave},
                                    .split_backward = job->split_backward_own};
 }

@@ -161,6 +161,47 @@ static void flip(struct engine *e, int rank, int step, struct engine_step *asked
     (void)asked;
 }
 
+// Of a step's product, in a row that is looked at. What lies below the bound of rounding is not
+// seen: low bits of small elements.
+static void flip_product(struct engine *e, int rank, int step, struct engine_step *asked) {
+    (void)asked;
+    if (step % 2 == 0) reset(e);
+    if (step % 2 == 0 || rank != 0) return;
+    struct engine_fault fault = {
+        .kind = ENGINE_FAULT_PRODUCT, .element = draw_element(step / 2), .bit = draw_bit(step / 2)};
+    engine_inject(e, &fault);
+}
+
+static void look_at_product(struct engine *e, int rank, int step, const struct engine_step *done) {
+    struct engine_finding f;
+    if (step % 2 == 0 || rank != 0) {
+        finds_nothing(e, rank, step, done);
+        return;
+    }
+    if (engine_findings(e, &f, 1) == 0) return;
+    CHECK_EQ_INT(f.kind, FOUND_PRODUCT);
+    trial.found++;
+}
+
+TEST(flipped_bits_of_products_are_found) {
+    static const int which[] = {0, 1, 6, 10};
+    trial.found = 0;
+    for (int i = 0; i < 4; i++) {
+        struct world_layout l = layouts[which[i]];
+        struct world_result result;
+        trial.seed = (uint64_t)i + 1;
+        l.steps = 2 * TRIALS / 4;
+        l.guards = all_guards;
+        l.before_step = flip_product;
+        l.after_step = look_at_product;
+        l.ranks_differ = true;
+        world_run(&l, &result);
+        world_free(&result);
+    }
+    fprintf(stderr, "%d of %d flips of products found\n", trial.found, TRIALS);
+    CHECK(trial.found >= 85);
+}
+
 static bool fits(const struct engine_finding *f) {
     if (trial.gradient) return f->kind == FOUND_GRADIENT;
     if (trial.target == TARGET_WEIGHT) return f->kind == FOUND_WEIGHT || f->kind == FOUND_MASTER;

@@ -93,15 +93,16 @@ static void *open_one(void *argument) {
                                        .accumulate_type = job->accumulate_type,
                                        .prefetch = 1,
                                        .gathers_in_flight = 2};
-    struct engine_options options = {
-        .parallel = &parallel,
-        .compute = job->precision == HARDWARE_FP32 ? DTYPE_F32 : DTYPE_BF16,
-        .recompute = job->recompute,
-        .rows = job->rows,
-        .context = job->context,
-        .micro_batches = job->micro_batches,
-        .train = true,
-        .guards = {job->seals_optimizer, job->seals_gradients, job->seals_weights, 0}};
+    struct engine_options options = {.parallel = &parallel,
+                                     .compute =
+                                         job->precision == HARDWARE_FP32 ? DTYPE_F32 : DTYPE_BF16,
+                                     .recompute = job->recompute,
+                                     .rows = job->rows,
+                                     .context = job->context,
+                                     .micro_batches = job->micro_batches,
+                                     .train = true,
+                                     .guards = {job->seals_optimizer, job->seals_gradients,
+                                                job->seals_weights, job->seals_products}};
     struct engine *engine = engine_open(o->model, &device, &options, &err);
     if (!engine) test_fail(__FILE__, __LINE__, "rank %d: %s", o->rank, err.text);
     o->bytes = engine_allocated_bytes(engine);
