@@ -21,6 +21,7 @@ struct launch_run {
     char program[PATH_MAX];
     int unit, replicas; // ranks of a data-parallel replica; replicas that were asked for
     char address[256];  // to listen on
+    bool slurm;         // hosts of an allocation, reached through srun
 };
 
 bool launch_is_run(const struct launch_options *o) {
@@ -152,6 +153,7 @@ static int supervise_run(struct launch_run *run, const struct hosts *hosts, stru
                                         .hosts = hosts,
                                         .spares = o->spares,
                                         .remote = remote_shell(),
+                                        .slurm = run->slurm,
                                         .library_path = getenv("LD_LIBRARY_PATH"),
                                         .shape = {.unit = run->unit,
                                                   .replicas = run->replicas,
@@ -189,26 +191,27 @@ static int with_lock(struct launch_run *run, const struct hosts *hosts, struct e
     return status;
 }
 
-int launch_train(const struct launch_options *o, struct err *err) {
+int launch_train(const struct launch_options *given, struct err *err) {
+    struct launch_options options = *given, *o = &options;
     struct launch_run run = {.options = o};
     struct hosts hosts = {0};
+    bool has_hosts = false;
     int status;
     if (launch_program(run.program, err) != 0 ||
-        (o->hosts &&
-         (hosts_read(&hosts, o->hosts, err) != 0 || hosts_resolve(&hosts, o->hosts, err) != 0)) ||
+        launch_hosts(o, &hosts, &has_hosts, &run.slurm, err) != 0 ||
         choose_address(&run, &hosts, err) != 0 ||
         launch_config_open(&run.config, o->words, o->word_count, o->ranks, err) != 0) {
         status = cli_fail(err);
     } else {
         run.unit = run.config.unit;
         run.replicas = o->ranks / run.unit;
-        if (o->hosts && hosts.slots < o->ranks)
+        if (has_hosts && hosts.slots < o->ranks)
             fprintf(stderr,
                     "weft: launch: %d ranks on %ld slots of %s: hosts take more than their "
                     "slots\n",
-                    o->ranks, hosts.slots, o->hosts);
+                    o->ranks, hosts.slots, run.slurm ? "the allocation" : o->hosts);
         int lock = supervise_lock(run.config.resolved->folder, err);
-        status = lock < 0 ? cli_fail(err) : with_lock(&run, o->hosts ? &hosts : NULL, err);
+        status = lock < 0 ? cli_fail(err) : with_lock(&run, has_hosts ? &hosts : NULL, err);
         if (lock >= 0) close(lock);
     }
     hosts_free(&hosts);
