@@ -203,7 +203,8 @@ static void say_place(struct text *t, const struct watch_place *place) {
 
 static void say_state(struct text *t, const struct watch *w, int rank, double now) {
     const struct watch_rank *r = &w->ranks[rank];
-    text_printf(t, ", in phase %s of step %lld, has not moved for %.1f s",
+    text_printf(t,
+                "; when last heard it was in phase %s of step %lld, and has not moved for %.1f s",
                 beat_phase_name(r->phase), (long long)r->step, now - r->moved);
     if (r->last.kind[0]) {
         text_puts(t, "; it posted last ");
@@ -237,12 +238,21 @@ static void say_waiters(struct text *t, const struct search *s, int culprit) {
 
 enum hang_kind { HANG_END, HANG_CIRCLE, HANG_TRANSFER };
 
+// The step that hangs: of those who were heard last, not of a rank that fell silent earlier.
+static int64_t newest_step(const struct watch *w) {
+    int64_t step = -1;
+    for (int i = 0; i < w->rank_count; i++)
+        if (!w->ranks[i].ended && w->ranks[i].step > step) step = w->ranks[i].step;
+    return step;
+}
+
 static void say_hang(const struct search *s, int rank, enum hang_kind kind,
                      struct watch_found *found) {
     const struct watch *w = s->w;
     const struct watch_rank *r = &w->ranks[rank];
     struct text t = {0};
     struct incident *one = watch_add(w, found, INCIDENT_HANG, rank, -1);
+    one->step = newest_step(w);
     text_printf(&t, "rank %d (%s) ", rank, watch_host_name(w, rank));
     if (kind == HANG_CIRCLE) {
         text_puts(&t, "is behind: it waits in ");

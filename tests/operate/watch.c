@@ -214,7 +214,7 @@ TEST(watch_hang_names_the_silent_rank) {
     for (int posted = 40; posted <= 41; posted++) {
         begin(4, 4);
         double t = run_steps(1, 20), last = t;
-        BEAT(1, last, "{'type':'beat','step':100,'phase':'step','posted':{'reduce':%d,'tp':977}}",
+        BEAT(1, last, "{'type':'beat','step':98,'phase':'step','posted':{'reduce':%d,'tp':977}}",
              posted);
         for (; t <= last + 5; t += 0.5) {
             others_wait(1, t, last, 100, false);
@@ -224,6 +224,7 @@ TEST(watch_hang_names_the_silent_rank) {
         CHECK_EQ_INT(look(t), 1);
         CHECK_EQ_INT(found[0].kind, INCIDENT_HANG);
         CHECK_EQ_INT(found[0].rank, 1);
+        CHECK_EQ_INT(found[0].step, 100); // that of the others
         CHECK_CONTAINS(found[0].evidence, "is silent for");
         watch_close(&w);
     }
