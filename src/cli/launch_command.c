@@ -17,8 +17,11 @@ int launch_program(char path[PATH_MAX], struct err *err) {
     return 0;
 }
 
-// Like the shell: the first of the names in a folder of PATH.
-static int find_starter(const char *const *names, char path[PATH_MAX], struct err *err) {
+// The first of the names in a folder of PATH.
+int launch_find_starter(char path[PATH_MAX], struct err *err) {
+    enum launch_mpi mpi;
+    if (launch_mpi_of(comm_library(), &mpi, err) != 0) return -1;
+    const char *const *names = launch_starters(mpi);
     const char *folders = getenv("PATH");
     for (const char *const *name = names; *name; name++)
         for (const char *at = folders ? folders : "/usr/local/bin:/usr/bin:/bin"; *at;) {
@@ -86,7 +89,7 @@ int launch_words(int ranks, const struct hosts *hosts, const char *program, char
                                      .words = words,
                                      .word_count = count};
     if (launch_mpi_of(comm_library(), &request.mpi, err) != 0 ||
-        find_starter(launch_starters(request.mpi), starter, err) != 0)
+        launch_find_starter(starter, err) != 0)
         return -1;
     request.exported_count = find_exported(own, exported);
     return launch_command_make(out, &request, err);

@@ -106,6 +106,7 @@ TEST(launch_words_that_are_wrong) {
 TEST(launch_passes_status_and_message) {
     need_mpi();
     write_inputs();
+    // found before any rank is started
     CHECK_EQ_INT(test_shell(out, sizeof out,
                             WITHOUT_LAUNCHER "%s launch -n 3 train %s train.stepz=3 2>&1",
                             test_weft(), test_path("c.yaml")),
@@ -113,6 +114,14 @@ TEST(launch_passes_status_and_message) {
     const char *first = strstr(out, "train.stepz");
     CHECK(first != NULL);
     CHECK(strstr(strchr(first, '\n'), "train.stepz") == NULL);
+    CHECK(!file_exists(test_path("run")));
+    CHECK_EQ_INT(test_shell(out, sizeof out,
+                            WITHOUT_LAUNCHER "%s launch -n 3 layout --nonsense 2>&1",
+                            test_weft()),
+                 2);
+    first = strstr(out, "--nonsense");
+    CHECK(first != NULL);
+    CHECK(strstr(strchr(first, '\n'), "--nonsense") == NULL);
     CHECK_CONTAINS(out, "ended with status 2");
     CHECK(strstr(out, "mpirun") == NULL && strstr(out, "MPI_ABORT") == NULL);
     CHECK_EQ_INT(test_shell(out, sizeof out,
@@ -234,11 +243,12 @@ static bool has(const char *path, const char *part) {
     return strstr(text, part) != NULL;
 }
 
-// The process of this test's rank: its words name this test's folder.
+// The process of this test's rank: its words name this test's run folder, where its configuration
+// is kept.
 static pid_t find_rank(int rank) {
     char path[300], words[4300], open_mpi[64], mpich[64];
     pid_t found = 0;
-    snprintf(words, sizeof words, "weft\ntrain\n%s\n", test_path("c.yaml"));
+    snprintf(words, sizeof words, "weft\ntrain\n%s/launch/config.yaml\n", test_path("run"));
     snprintf(open_mpi, sizeof open_mpi, "OMPI_COMM_WORLD_RANK=%d\n", rank);
     snprintf(mpich, sizeof mpich, "PMI_RANK=%d\n", rank);
     DIR *folder = opendir("/proc");
@@ -267,8 +277,9 @@ static pid_t start_long_run(int ranks) {
     int file = open(test_path("log"), O_WRONLY | O_TRUNC);
     dup2(file, 1);
     dup2(file, 2);
-    execl(test_weft(), "weft", "launch", "-n", count, "train", test_path("c.yaml"),
-          "train.steps=100000000", "train.log_every=1", "comm.watchdog=5", (char *)NULL);
+    execl(test_weft(), "weft", "launch", "-n", count, "--restarts", "0", "train",
+          test_path("c.yaml"), "train.steps=100000000", "train.log_every=1", "comm.watchdog=5",
+          (char *)NULL);
     _exit(127);
 }
 
