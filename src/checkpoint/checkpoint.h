@@ -134,6 +134,11 @@ struct checkpoint_retention {
 };
 int checkpoint_retain(const char *folder, const struct checkpoint_retention *keep);
 
+// Checkpoints of steps above `step` get another name, so that they are no checkpoints any more;
+// when the run has come past them again, what was put aside goes.
+int checkpoint_set_aside(const char *folder, int64_t step, struct err *err);
+void checkpoint_drop_aside(const char *folder, int64_t step);
+
 // Steps that look like checkpoints (named step_N with a manifest that reads well; parts present
 // with the right size), ascending; free() the list.
 int checkpoint_list(const char *folder, int64_t **steps, int *count, struct err *err);

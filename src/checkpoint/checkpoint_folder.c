@@ -180,17 +180,43 @@ static bool remove_one(const char *path) {
     return false;
 }
 
-static void remove_leftovers(const char *folder) {
+static void remove_named(const char *folder, const char *tail, int64_t most_step) {
     char **names, path[CHECKPOINT_PATH_BYTES];
     size_t count;
     struct err err = {0};
     if (file_list(folder, &names, &count, NULL) != 0) return;
-    for (size_t i = 0; i < count; i++)
-        if (step_of(names[i], removing) >= 0 &&
+    for (size_t i = 0; i < count; i++) {
+        int64_t step = step_of(names[i], tail);
+        if (step >= 0 && step <= most_step &&
             file_join(path, sizeof path, folder, names[i], NULL) == 0 &&
             file_remove_tree(path, &err) != 0)
             log_line(LOG_WARN, "the rest of an old checkpoint could not be removed: %s", err.text);
+    }
     file_list_free(names, count);
+}
+
+static const char aside[] = ".aside";
+
+int checkpoint_set_aside(const char *folder, int64_t step, struct err *err) {
+    struct checkpoint_place *places;
+    int count, result = 0;
+    if (checkpoint_places(folder, &places, &count, err) != 0) return -1;
+    for (int i = 0; i < count && result == 0; i++) {
+        char path[CHECKPOINT_PATH_BYTES], other[CHECKPOINT_PATH_BYTES + sizeof aside];
+        if (places[i].step <= step) continue;
+        result = file_join(path, sizeof path, folder, places[i].name, err);
+        if (result != 0) break;
+        snprintf(other, sizeof other, "%s%s", path, aside);
+        if (file_exists(other)) result = file_remove_tree(other, err);
+        if (result == 0) result = file_rename(path, other, err);
+        if (result == 0) log_line(LOG_WARN, "%s is put aside: the run goes on before it", path);
+    }
+    free(places);
+    return result;
+}
+
+void checkpoint_drop_aside(const char *folder, int64_t step) {
+    remove_named(folder, aside, step);
 }
 
 static bool exempt(const struct checkpoint_retention *keep, int64_t step) {
@@ -233,6 +259,6 @@ int checkpoint_retain(const char *folder, const struct checkpoint_retention *kee
         }
     }
     free(places);
-    remove_leftovers(folder);
+    remove_named(folder, removing, INT64_MAX);
     return removed;
 }

@@ -78,7 +78,7 @@ static void start(struct saver *s, enum saver_phase phase, enum saver_job job) {
     pthread_mutex_lock(&s->lock);
     s->phase = phase;
     s->job = job;
-    s->failed = false;
+    s->failed = s->cancelled = false;
     s->stop = false;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
@@ -106,6 +106,24 @@ void saver_begin(struct saver *s, int64_t step, int generation, uint64_t session
         snapshot_hold(s->options.snapshot, generation);
     }
     start(s, SAVER_WRITING, SAVER_WRITE);
+}
+
+void saver_begin_failed(struct saver *s, int64_t step, const struct err *why) {
+    s->step = step;
+    s->begin = clock_seconds();
+    s->staging[0] = 0;
+    pthread_mutex_lock(&s->lock);
+    s->phase = SAVER_WRITING;
+    s->stop = s->cancelled = false;
+    s->failed = true;
+    s->why = *why;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void saver_cancel(struct saver *s) {
+    if (s->phase != SAVER_WRITING) return;
+    s->cancelled = true;
+    s->stop = true;
 }
 
 // ---- between steps
@@ -149,6 +167,10 @@ int saver_agree(struct saver *s, const int64_t agreed[SAVER_SLOTS], struct comm_
     if (s->phase != SAVER_DROPPING && agreed[1] > 0) {
         result->news = SAVER_FAILED;
         if (tell(s, s->options.ranks - (int)agreed[1], world, result, err) != 0) return -1;
+        start(s, SAVER_DROPPING, first ? SAVER_DROP : SAVER_NO_JOB);
+    } else if (s->phase == SAVER_WRITING && s->cancelled) {
+        result->news = SAVER_FAILED;
+        err_set(&result->why, ERR_INTERRUPT, "no longer wanted");
         start(s, SAVER_DROPPING, first ? SAVER_DROP : SAVER_NO_JOB);
     } else if (s->phase == SAVER_WRITING) {
         start(s, SAVER_PUBLISHING, first ? SAVER_PUBLISH : SAVER_NO_JOB);

@@ -29,6 +29,10 @@ bool saver_idle(const struct saver *s); // the same on all ranks
 // A save of `generation` (of the snapshot) or of `step` (of the other folder), whose state is idle.
 // Same order on all ranks; `session` and `number` tell saves apart.
 void saver_begin(struct saver *s, int64_t step, int generation, uint64_t session, uint64_t number);
+// The same where this rank cannot: all ranks drop the save.
+void saver_begin_failed(struct saver *s, int64_t step, const struct err *why);
+// Drops a save that is not written yet; on all ranks at the same place.
+void saver_cancel(struct saver *s);
 int64_t saver_step(const struct saver *s); // of the save under way or the last one
 // rank 0: the step that must not be removed from the folder (a copy of it is under way); -1: none
 void saver_pin(struct saver *s, int64_t step);

@@ -26,7 +26,7 @@ struct saver {
     bool leave;
     atomic_bool stop;
     enum saver_job job;
-    bool failed;
+    bool failed, cancelled;
     struct err why;
 };
 

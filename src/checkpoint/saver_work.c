@@ -107,8 +107,8 @@ static int write_list(struct saver *s, const json_t *tree, struct err *err) {
     char path[CHECKPOINT_PATH_BYTES];
     json_t *list = json_object(), *parts, *part;
     size_t i;
-    json_object_set(list, "session", json_object_get(tree, "session"));
-    json_object_set(list, "number", json_object_get(tree, "number"));
+    json_object_set_new(list, "session", json_integer((json_int_t)s->session));
+    json_object_set_new(list, "number", json_integer((json_int_t)s->number));
     json_object_set(list, "tensors", json_object_get(tree, "tensors"));
     json_object_set_new(list, "parts", parts = json_deep_copy(json_object_get(tree, "parts")));
     json_array_foreach(parts, i, part) json_object_del(part, "offset");
@@ -299,9 +299,10 @@ int saver_publish(struct saver *s, struct err *err) {
         checkpoint_publish(s->staging, s->final, err) != 0)
         return -1;
     clean_up(s);
+    checkpoint_drop_aside(s->folder, s->step);
     return 0;
 }
 
 int saver_drop(struct saver *s, struct err *err) {
-    return file_exists(s->staging) ? file_remove_tree(s->staging, err) : 0;
+    return s->staging[0] && file_exists(s->staging) ? file_remove_tree(s->staging, err) : 0;
 }

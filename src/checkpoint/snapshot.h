@@ -33,6 +33,11 @@ int snapshot_run_folder(const char *folder, const char *run, char out[CHECKPOINT
 // Removes all snapshots of the run on this host, its own and those of others.
 int snapshot_forget(const char *folder, const char *run, struct err *err);
 
+// On this host: images of newer states than `step` no longer count; files of ranks that there are
+// no longer go.
+void snapshot_discard_newer(const char *run_folder, int64_t step);
+void snapshot_tidy(const char *run_folder, int ranks);
+
 // ---- memory
 struct snapshot_options {
     const char *folder; // snapshot_run_folder

@@ -1,6 +1,7 @@
 // Where snapshots lie, whose they are, and images as files. See snapshot.h.
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "checkpoint/snapshot_parts.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -60,6 +61,52 @@ int snapshot_forget(const char *folder, const char *run, struct err *err) {
     char path[CHECKPOINT_PATH_BYTES];
     if (snapshot_run_folder(folder, run, path, err) != 0) return -1;
     return file_exists(path) ? file_remove_tree(path, err) : 0;
+}
+
+// Calls for every .json of a run's folder.
+static void each_image(const char *folder, void (*call)(const char *json, int64_t argument),
+                       int64_t argument) {
+    for (int g = 0; g < SNAPSHOT_GENERATIONS; g++) {
+        char path[CHECKPOINT_PATH_BYTES], file[CHECKPOINT_PATH_BYTES], name[32], **names;
+        size_t count;
+        snprintf(name, sizeof name, SNAPSHOT_GENERATION, g);
+        if (file_join(path, sizeof path, folder, name, NULL) != 0 ||
+            file_list(path, &names, &count, NULL) != 0)
+            continue;
+        for (size_t i = 0; i < count; i++)
+            if (text_ends_with(names[i], ".json") &&
+                file_join(file, sizeof file, path, names[i], NULL) == 0)
+                call(file, argument);
+        file_list_free(names, count);
+    }
+}
+
+static void discard_newer(const char *json, int64_t step) {
+    struct snapshot_image image;
+    char *text;
+    size_t bytes;
+    if (file_read(json, 0, &text, &bytes, NULL) != 0) return; // another rank was quicker
+    if (snapshot_read_image(text, bytes, json, &image, NULL) != 0 || image.step > step)
+        file_remove(json, NULL);
+    free(text);
+}
+
+void snapshot_discard_newer(const char *run_folder, int64_t step) {
+    each_image(run_folder, discard_newer, step);
+}
+
+static void tidy(const char *json, int64_t ranks) {
+    char part[CHECKPOINT_PATH_BYTES];
+    const char *name = strrchr(json, '/') + 1;
+    int rank;
+    if (sscanf(name, "rank-%d.json", &rank) != 1 || rank < ranks) return;
+    file_remove(json, NULL);
+    snprintf(part, sizeof part, "%.*s.part", (int)(strlen(json) - strlen(".json")), json);
+    file_remove(part, NULL);
+}
+
+void snapshot_tidy(const char *run_folder, int ranks) {
+    each_image(run_folder, tidy, ranks);
 }
 
 uint64_t snapshot_new_session(void) {

@@ -184,6 +184,7 @@ static int measure(struct bench *b, struct err *err) {
     struct engine_options options;
     config_engine(b->config, &options);
     options.parallel = &b->parallel;
+    options.snapshots = 0; // nothing is saved
     uint64_t each = batch_bytes(options.rows * options.context);
     options.other_bytes = each * (uint64_t)options.micro_batches;
     // Before any of the run's memory exists: the rate, and what a process holds that has opened MPI

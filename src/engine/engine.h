@@ -60,6 +60,7 @@ struct engine_options {
     int micro_batches;    // most per step and data rank
     bool train;           // false: no gradients and no optimizer state (evaluation)
     uint64_t other_bytes; // buffers of others that belong into the same plan (loader batches)
+    int snapshots;        // generations of the state outside of the region, see rank_shape
     double beta1, beta2, eps, weight_decay;
     double dropout;      // of the embedding and of the blocks' outputs, while training; 0: none
     bool split_backward; // input and weight halves of backward as actions of their own; recompute
@@ -82,7 +83,8 @@ struct engine *engine_open(const struct model *model, struct device *device,
                            const struct engine_options *options, struct err *err);
 void engine_close(struct engine *engine);
 const struct memory_plan *engine_memory(const struct engine *engine);
-uint64_t engine_allocated_bytes(const struct engine *engine); // equals the plan's total
+uint64_t engine_allocated_bytes(const struct engine *engine); // equals the plan's total without
+                                                              // snapshots, which others take
 void *engine_other_memory(struct engine *engine);             // the `other_bytes`
 
 // Weights: from the seed, or written by a loader into the FP32 masters of engine_tensors; after the

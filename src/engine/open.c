@@ -7,17 +7,19 @@
 #include <string.h>
 
 static int take_buffers(struct engine *e, struct err *err) {
-    if (arena_open(&e->arena, e->plan.total_bytes, 1, err) != 0) return -1;
+    if (arena_open(&e->arena, memory_plan_region_bytes(&e->plan), 1, err) != 0) return -1;
     for (int i = 0; i < e->plan.count; i++)
-        if (arena_take(&e->arena, e->plan.buffers[i].bytes) !=
-            e->arena.base + e->plan.buffers[i].offset_bytes)
+        if (e->plan.buffers[i].kind != BUFFER_SNAPSHOT &&
+            arena_take(&e->arena, e->plan.buffers[i].bytes) !=
+                e->arena.base + e->plan.buffers[i].offset_bytes)
             return err_set(err, ERR_INTERNAL, "buffer \"%s\" does not lie where the plan has it",
                            e->plan.buffers[i].name);
     return 0;
 }
 
 void *engine_buffer(const struct engine *e, int index) {
-    return index < 0 ? NULL : e->arena.base + e->plan.buffers[index].offset_bytes;
+    if (index < 0 || e->plan.buffers[index].kind == BUFFER_SNAPSHOT) return NULL;
+    return e->arena.base + e->plan.buffers[index].offset_bytes;
 }
 
 static void place_stage(struct engine *e, int index) {

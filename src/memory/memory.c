@@ -12,7 +12,8 @@ const char *buffer_kind_name(enum buffer_kind kind) {
         [BUFFER_MOMENT] = "moments",      [BUFFER_ACTIVATION] = "activations",
         [BUFFER_SCRATCH] = "scratch",     [BUFFER_LOGITS] = "logits",
         [BUFFER_WORKSPACE] = "workspace", [BUFFER_DATA] = "data",
-        [BUFFER_TABLE] = "tables",        [BUFFER_COMM] = "messages"};
+        [BUFFER_TABLE] = "tables",        [BUFFER_COMM] = "messages",
+        [BUFFER_SNAPSHOT] = "snapshots"};
     return (unsigned)kind < BUFFER_KIND_COUNT ? names[kind] : "unknown";
 }
 
@@ -40,6 +41,10 @@ int memory_plan_add(struct memory_plan *plan, enum buffer_kind kind, int layer, 
     b->offset_bytes = plan->total_bytes;
     plan->total_bytes += b->bytes;
     return plan->count++;
+}
+
+uint64_t memory_plan_region_bytes(const struct memory_plan *plan) {
+    return plan->total_bytes - plan->kind_bytes[BUFFER_SNAPSHOT];
 }
 
 uint64_t memory_plan_kind_bytes(const struct memory_plan *plan, enum buffer_kind kind) {

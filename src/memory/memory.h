@@ -19,7 +19,8 @@ enum buffer_kind {
     BUFFER_WORKSPACE,
     BUFFER_DATA,
     BUFFER_TABLE,
-    BUFFER_COMM, // what is on its way between ranks
+    BUFFER_COMM,     // what is on its way between ranks
+    BUFFER_SNAPSHOT, // of the state, in memory that outlives the process: outside of the arena
     BUFFER_KIND_COUNT
 };
 const char *buffer_kind_name(enum buffer_kind kind);
@@ -44,5 +45,7 @@ struct memory_plan {
 // Appends a buffer behind the ones there; returns its index or -1 when memory is short.
 int memory_plan_add(struct memory_plan *plan, enum buffer_kind kind, int layer, int slot,
                     uint64_t bytes, const char *format, ...) __attribute__((format(printf, 6, 7)));
+// Of the region that holds them: all but snapshots, which are the last.
+uint64_t memory_plan_region_bytes(const struct memory_plan *plan);
 uint64_t memory_plan_kind_bytes(const struct memory_plan *plan, enum buffer_kind kind);
 void memory_plan_free(struct memory_plan *plan);

@@ -334,6 +334,11 @@ static void add_rest(struct enumeration *e, const struct rank_workspace *workspa
     rank_single(e, SINGLE_PRODUCTS, BUFFER_WORKSPACE, workspace->products_bytes, "products");
     rank_single(e, SINGLE_KERNELS, BUFFER_WORKSPACE, workspace->kernels_bytes, "kernels");
     rank_single(e, SINGLE_OTHER, BUFFER_DATA, s->other_bytes, "other");
+    if (s->train && s->snapshots > 0)
+        rank_single(e, SINGLE_SNAPSHOT, BUFFER_SNAPSHOT,
+                    (uint64_t)(s->snapshots * RANK_SNAPSHOT_GENERATIONS) *
+                        rank_snapshot_bytes(e->local, s),
+                    "snapshots");
 }
 
 static void enumerate(struct enumeration *e, const struct rank_workspace *workspace) {

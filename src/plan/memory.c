@@ -8,7 +8,8 @@ const char *plan_memory_item_name(enum plan_memory_item item) {
         [PLAN_MASTERS] = "masters",         [PLAN_MOMENTS] = "moments",
         [PLAN_ACTIVATIONS] = "activations", [PLAN_WORKING] = "working",
         [PLAN_LOGITS] = "logits",           [PLAN_MESSAGES] = "messages",
-        [PLAN_WORKSPACE] = "workspace",     [PLAN_FRAGMENTATION] = "fragmentation",
+        [PLAN_WORKSPACE] = "workspace",     [PLAN_SNAPSHOTS] = "snapshots",
+        [PLAN_FRAGMENTATION] = "fragmentation",
         [PLAN_CONTEXT] = "context"};
     return (unsigned)item < PLAN_ITEMS ? names[item] : "unknown";
 }
@@ -39,7 +40,7 @@ static void add_up(const struct job *job, struct plan_memory *m) {
     m->allocated = 0;
     for (int i = 0; i < PLAN_FRAGMENTATION; i++) {
         m->allocated += m->bytes[i];
-        bool goes = i >= PLAN_ACTIVATIONS ||
+        bool goes = (i >= PLAN_ACTIVATIONS && i != PLAN_SNAPSHOTS) ||
                     (stack->both_gradients && (i == PLAN_WEIGHTS || i == PLAN_GRADIENTS));
         if (goes) moving += m->bytes[i];
     }

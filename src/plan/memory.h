@@ -14,6 +14,7 @@ enum plan_memory_item {
     PLAN_LOGITS,      // and what the loss needs
     PLAN_MESSAGES,    // communication buffers, gathered weights, gradients on their way
     PLAN_WORKSPACE,   // of kernels; packed copies of weights; tables; batches
+    PLAN_SNAPSHOTS, // of the state, in memory that outlives the process
     PLAN_FRAGMENTATION,
     PLAN_CONTEXT, // driver and libraries
     PLAN_ITEMS

@@ -170,6 +170,8 @@ int config_document(const char *key, bool markdown, struct text *out, const char
 int config_layout(struct train_config *config, int ranks, struct layout *layout, struct err *err);
 // The most micro-batches of a step on each replica.
 int config_micro_batches(const struct train_config *config);
+// Whether the run keeps snapshots of its state in memory and saves behind the run.
+bool config_takes_snapshots(const struct train_config *config);
 // How the engine talks: all but comm, rank, layout and the text of a schedule file.
 void config_parallel(const struct train_config *config, struct engine_parallel *out);
 void config_comm(const struct train_config *config, struct comm_options *out);

@@ -178,6 +178,11 @@ int config_check_run(struct train_config *config, struct err *err) {
     return 0;
 }
 
+bool config_takes_snapshots(const struct train_config *c) {
+    bool saves = c->checkpoint_every > 0 || c->checkpoint_interval == INTERVAL_AUTO;
+    return c->snapshot == SWITCH_ON || (c->snapshot == SWITCH_AUTO && saves);
+}
+
 void config_engine(const struct train_config *c, struct engine_options *out) {
     *out = (struct engine_options){
         .compute = c->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
@@ -186,6 +191,7 @@ void config_engine(const struct train_config *c, struct engine_options *out) {
         .context = c->context,
         .micro_batches = config_micro_batches(c),
         .train = true,
+        .snapshots = config_takes_snapshots(c),
         .beta1 = c->beta1,
         .beta2 = c->beta2,
         .eps = c->eps,

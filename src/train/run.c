@@ -14,22 +14,26 @@
 static int try_to_save(struct run *run, struct err *err) {
     struct err own = {0};
     run_phase(run, BEAT_SAVE, run->step);
+    if (run->saves.snapshot) return run_save_behind(run, err);
+    double begin = clock_seconds();
     if (run_save(run, &own) == 0) return 0;
     if (run_is_broken(run)) {
         *err = own;
         return -1;
     }
     run_forget_failure(run);
-    log_line(LOG_WARN, "checkpoint of step %lld failed, training goes on: %s", (long long)run->step,
-             own.text);
-    metrics_put_event(&run->metrics, "checkpoint_failed", run->step, "%s", "");
+    run_tell_failed(run, run->step, &own, clock_seconds() - begin);
     return 0;
 }
 
+// Behind those that are still under way. Who is asked to leave has no time for a second folder.
 static int last_save(struct run *run, struct err *err) {
-    if (run->saved_step == run->step) return 0;
     run_phase(run, BEAT_SAVE, run->step);
-    if (run_agree(run, run_save(run, err), err) == 0) return 0;
+    if (run->stopped && run->saves.second) run_saves_skip_copies(run);
+    if (run_saves_finish(run, false, err) != 0) return -1;
+    if (run->saves.durable_step == run->step) return 0;
+    if (run_agree(run, run_save(run, err), err) == 0)
+        return run->stopped ? 0 : run_saves_finish(run, false, err); // the second folder
     return err_context(err, "the state of step %lld could not be saved", (long long)run->step);
 }
 
@@ -60,6 +64,7 @@ static int walk(struct run *run, struct err *err) {
         int went_back = run_one_step(run, err);
         if (went_back < 0) return -1;
         run_look_at_signals(run);
+        if (run_saves_settle(run, err) != 0) return -1;
         if (went_back == 0) went_back = run_guard_settle(run, err);
         if (went_back < 0) return -1;
         if (run->stopped) break;
@@ -71,12 +76,11 @@ static int walk(struct run *run, struct err *err) {
             run_phase(run, BEAT_EVALUATE, run->step);
             if (run_evaluate(run, err) != 0) return -1;
         }
-        if (!ends && c->checkpoint_every > 0 && run->step % c->checkpoint_every == 0 &&
-            try_to_save(run, err) != 0)
-            return -1;
+        if (!ends && run_save_is_due(run) && try_to_save(run, err) != 0) return -1;
     }
     if (run->stopped) return interrupted(run, err);
-    return worked && c->checkpoint_at_end ? last_save(run, err) : 0;
+    if (worked && c->checkpoint_at_end) return last_save(run, err);
+    return run_saves_finish(run, false, err);
 }
 
 // The ratio says something only where the plan outweighs the program itself and its libraries.
@@ -118,6 +122,7 @@ static int carry_out(struct run *run, struct err *err) {
     log_line(LOG_INFO, "start-up: %.2f s from exec to the first step", run->result->start_seconds);
     int status = walk(run, err);
     if (status != 0 && !run->left) run_fail(run, err);
+    if (status == 0 || run->left) run_saves_forget(run);
     run_phase(run, BEAT_END, run->step);
     run_settle_step_times(run);
     run->result->peak_pss_bytes = own_peak(run);

@@ -45,7 +45,7 @@ bool run_may_update(void *context, const struct engine_step *step) {
     struct run *run = context;
     struct run_guard *g = &run->guard;
     char why[200];
-    g->asked = true;
+    run_wait_for_snapshot(run); // it copies what the update changes
     run_guard_look_at_replicas(run);
     run_guard_exchange(run);
     if (g->failed.kind != ERR_NONE || g->found[0] > 0 || g->found[1] > 0) return false;
@@ -57,9 +57,9 @@ bool run_may_update(void *context, const struct engine_step *step) {
 int run_guard_pass(struct run *run, struct batch *const *batches, int count,
                    struct engine_step *step, bool update, struct err *err) {
     struct run_guard *g = &run->guard;
-    g->asked = false;
     g->own_findings = 0;
     g->found[0] = g->found[1] = 0;
+    g->odd.of = 0;
     g->failed = (struct err){0};
     g->why[0] = 0;
     step->no_update = !update;
@@ -134,9 +134,10 @@ enum { AGAIN = 2 };
 static int settle_result(struct run *run, struct batch *const *batches, int count, int round,
                          const struct run_suspect *s, const struct engine_step *fresh,
                          const struct engine_step *step, struct err *err) {
-    bool finding = s->kind == SUSPECT_RESULT, found_again = false;
+    bool finding = s->kind != SUSPECT_SPIKE, found_again = false;
     struct replay_verdict v = {.cause = REPLAY_PASSING, .rank = s->rank, .other = -1};
     snprintf(v.why, sizeof v.why, "not replayed");
+    if (s->kind == SUSPECT_COPY) engine_weights_changed(run->engine);
     if (!finding && !run->config->guard_replay) return skip(run, step, err);
     if (run->config->guard_replay &&
         run_replay(run, batches, count, fresh, step, &v, &found_again, err) != 0)
@@ -161,7 +162,7 @@ static int settle_result(struct run *run, struct batch *const *batches, int coun
 
 // Who is to blame is known, or the same steps, done again, will tell.
 static int settle_state(struct run *run, const struct run_suspect *s, struct err *err) {
-    bool faulty = s->rank >= 0 && run_guard_count_fault(run, s->rank);
+    bool faulty = s->rank >= 0 && s->other < 0 && run_guard_count_fault(run, s->rank);
     if (run->config->on_corruption == CORRUPTION_LEAVE)
         return run_leave_host(run, s->rank, s->other, s->text, err);
     int result = run_roll_back(run, s, err);
@@ -185,7 +186,7 @@ int run_guard_step(struct run *run, struct batch *const *batches, int count,
             return 0;
         }
         if (step->counted == 0) return 0;
-        if (!g->asked) run_guard_exchange(run); // not finite: the hook was not called
+        run_guard_exchange(run); // what rests was compared, now that there was no update
         run_guard_describe(run, step, &s);
         if (s.kind >= SUSPECT_STATE) return settle_state(run, &s, err);
         int result = settle_result(run, batches, count, round, &s, &fresh, step, err);
@@ -223,7 +224,7 @@ int run_guard_settle(struct run *run, struct err *err) {
     g->updated = false;
     if (found > 0) {
         struct run_suspect s;
-        run_guard_describe_found(run, found, run->step, &s);
+        run_guard_describe_updated(run, found, &s);
         return settle_state(run, &s, err);
     }
     // What this update has read was sound since the one before.

@@ -59,10 +59,18 @@ static int copy_tokenizer(struct run *run, struct err *err) {
     return result;
 }
 
+static int keep_journal(struct run *run, struct err *err) {
+    char path[4096];
+    if (!run->world) return 0;
+    if (file_join(path, sizeof path, run->config->folder, "journals", err) != 0) return -1;
+    return comm_keep_journal(run->comm, path, err);
+}
+
 static int open_folder(struct run *run, struct err *err) {
     const struct train_config *c = run->config;
     if (config_print(c, false, &run->config_text) != 0)
         return err_set(err, ERR_MEMORY, "no memory for the configuration");
+    if (keep_journal(run, err) != 0) return -1;
     if (!run_leads(run)) return 0;
     if (file_make_folders(c->folder, err) != 0)
         return err_context(err, "train.folder cannot be made");
@@ -154,13 +162,18 @@ static int open_engine(struct run *run, struct err *err) {
         world_warn(run->comm, run->world, &run->layout.mesh,
                    run->control ? run->control->launch : NULL, run->device.threads);
     say_model(run, &options);
+    if (run_saves_open(run, &options, err) != 0) return -1;
     if (run_agree(run, say_plan(run, &options, err), err) != 0) return -1;
     run->engine = engine_open(&run->model, &run->device, &options, err);
     if (run_agree(run, run->engine ? 0 : -1, err) != 0) return -1;
     run->loader_memory = engine_other_memory(run->engine);
     run->validation_memory = run->loader_memory + loader_part;
     run->result->planned_bytes = engine_memory(run->engine)->total_bytes;
-    run->result->allocated_bytes = engine_allocated_bytes(run->engine);
+    // the copies of another host's snapshots are taken by this host's agent
+    run->result->allocated_bytes =
+        engine_allocated_bytes(run->engine) +
+        memory_plan_kind_bytes(engine_memory(run->engine), BUFFER_SNAPSHOT);
+    if (run_agree(run, run_saves_attach(run, err), err) != 0) return -1;
     char allocated[32];
     run_say_streams(run);
     log_line(LOG_INFO, "memory: %s allocated and touched",
@@ -340,6 +353,7 @@ void run_close(struct run *run) {
     if (run->has_tensorboard) tensorboard_close(&run->tensorboard);
     if (run->loader) loader_close(run->loader);
     if (run->validation) loader_close(run->validation);
+    run_saves_close(run);
     if (!run_is_broken(run)) { // else the memory stays until the process ends
         if (run->engine) engine_close(run->engine);
         if (run->device.close) run->device.close(&run->device);

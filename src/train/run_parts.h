@@ -1,6 +1,6 @@
 // A run in progress, for the files of this room: run.c (order of things), run_world.c (the ranks of
-// a run), run_open.c, run_save.c (checkpoints, both ways), run_step.c (a step and what is
-// reported), run_evaluate.c.
+// a run), run_open.c, run_save.h (saves and how they are found again), run_step.c (a step and what
+// is reported), run_evaluate.c.
 #pragma once
 #include "base/record.h"
 #include "base/text.h"
@@ -12,6 +12,7 @@
 #include "observe/tensorboard.h"
 #include "train/run.h"
 #include "train/run_guard.h"
+#include "train/run_save.h"
 #include "train/schedule.h"
 #include <stdbool.h>
 
@@ -21,6 +22,10 @@ enum run_signal {
     SIGNAL_LEAVE,
     SIGNAL_FOUND,    // checksums of the last step, see run_guard.h
     SIGNAL_HARDWARE, // the machine's own counters
+    SIGNAL_SAVE,     // what saver_report tells, SAVER_SLOTS integers
+    SIGNAL_COPY = SIGNAL_SAVE + SAVER_SLOTS,
+    SIGNAL_SNAPSHOT_BUSY = SIGNAL_COPY + SAVER_SLOTS,
+    SIGNAL_SAVE_DUE, // of rank 0
     RUN_SIGNALS
 };
 
@@ -78,6 +83,7 @@ struct run {
     uint64_t *sample_ids;
     struct run_faults *faults; // see run_fault.h
     struct run_guard guard;
+    struct run_saves saves;
     struct run_result *result;
 };
 

@@ -75,6 +75,7 @@ void run_look_at_signals(struct run *run) {
     }
     run->signals[SIGNAL_FOUND] = run_guard_found(run);
     run->signals[SIGNAL_HARDWARE] = run_guard_hardware(run);
+    run_saves_report(run);
     if (run->world) comm_max_integers(run->world, run->signals, RUN_SIGNALS);
     run->stopped = run->signals[SIGNAL_STOP] || run->signals[SIGNAL_LEAVE];
 }
