@@ -218,7 +218,7 @@ static void flap_body(struct rank_case *rank) {
         CHECK_EQ_INT(values[0], 3);
         CHECK_EQ_INT(values[1], 2 * i);
         if (took > longest) longest = took;
-        if (!go_on) break;
+        if (!go_on) break; // agreed
     }
     ranks_check(rank);
     CHECK(longest > 0.02);

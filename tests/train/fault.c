@@ -153,7 +153,11 @@ TEST(fault_of_the_disk_lasts_as_long_as_asked) {
     static const char *const kinds[] = {"fault.kind=disk_full", "fault.kind=disk_fail"};
     for (size_t i = 0; i < 2; i++) {
         struct err err = {0};
-        const char *words[] = {kinds[i], "fault.step=3", "fault.steps=4", "checkpoint.keep_last=9",
+        const char *words[] = {kinds[i],
+                               "fault.step=3",
+                               "fault.steps=4",
+                               "checkpoint.keep_last=9",
+                               "checkpoint.snapshot=false",
                                NULL};
         CHECK_OK(train(kinds[i] + 11, words, 0, &err), err);
         char path[CHECKPOINT_PATH_BYTES];
