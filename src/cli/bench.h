@@ -4,6 +4,7 @@
 
 int bench_attention(int argc, char **argv);
 int bench_gemm(int argc, char **argv);
+int bench_guards(int argc, char **argv);
 int bench_hardware(int argc, char **argv);
 int bench_hosts(int argc, char **argv);
 int bench_link(int argc, char **argv);

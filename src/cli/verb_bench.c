@@ -15,6 +15,7 @@ static const struct bench {
 } benches[] = {
     {"attention", bench_attention,
      "tiled attention against the product rate, and against storing the scores"},
+    {"guards", bench_guards, "what the checksums of weights, gradients and optimizer state cost"},
     {"hardware", bench_hardware, "measures this machine, for predictions of runs on it"},
     {"hosts", bench_hosts, "tensor parallelism inside a host, and across hosts on slow links"},
     {"link", bench_link, "messages and collectives between ranks: time and rate by size"},

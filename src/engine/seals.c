@@ -27,15 +27,16 @@ static void place_tables(struct engine *e) {
     s->weights = table(s, s->at.weights);
     s->packed = table(s, s->at.packed);
     s->scratch = table(s, s->at.scratch);
-    s->sample.results = table(s, s->at.products);
-    s->sample.widest = s->at.widest;
-    s->sample.exact = s->sample.results;
-    s->sample.before = (float *)(void *)(s->sample.exact + 2 * s->at.widest);
-    s->sample.wrong = (bool *)(s->sample.before + SEALS_ROWS * s->at.widest);
     for (int i = 0; i < e->model->param_count; i++) {
         bool expert = e->model->params[i].expert >= 0;
         s->block[i] = states->block_of[i] + (expert ? states->shape.norm_blocks[FLAT_DENSE] : 0);
     }
+    s->sample.results = table(s, s->at.products);
+    s->sample.widest = s->at.widest;
+    if (!s->sample.results) return;
+    s->sample.exact = s->sample.results;
+    s->sample.before = (float *)(void *)(s->sample.exact + 2 * s->at.widest);
+    s->sample.wrong = (bool *)(s->sample.before + SEALS_ROWS * s->at.widest);
 }
 
 int seals_open(struct engine *e, struct err *err) {
@@ -125,6 +126,23 @@ static void take_states(struct engine *e) {
 
 void seals_changed(struct engine *e) {
     e->seals->states_known = false;
+}
+
+void engine_set_guards(struct engine *engine, const struct engine_guards *guards) {
+    struct engine *e = engine;
+    struct seals *s = e->seals;
+    const struct rank_seals *at = &s->at;
+    e->options.guards = *guards;
+    if (!e->options.train || !s->words) return;
+    s->expected = guards->optimizer ? (struct device_seal *)(void *)table(s, at->states) : NULL;
+    s->gradients = guards->gradients ? table(s, at->gradients) : NULL;
+    s->lookup = guards->gradients ? table(s, at->lookup) : NULL;
+    s->weights = guards->weights_every > 0 ? table(s, at->weights) : NULL;
+    s->packed = guards->weights_every > 0 ? table(s, at->packed) : NULL;
+    for (int i = 0; i < 2 * e->model->param_count; i++) s->packed_known[i] = false;
+    for (int b = 0; b < e->flat.bucket_count; b++) s->weights_known[b] = false;
+    s->states_known = false;
+    if (s->expected) take_states(e);
 }
 
 void seals_begin(struct engine *e, const struct engine_step *step) {

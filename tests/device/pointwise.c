@@ -1,5 +1,6 @@
 // Activations, look-ups, cross-entropy and the optimizer of every instruction set against the
 // reference.
+#include "base/random.h"
 #include "device/reference/reference.h"
 #include "kernel_test.h"
 
@@ -208,6 +209,89 @@ static void optimizer(struct run *r) {
 }
 TEST(adamw_and_square_sums_equal_the_reference) {
     for_every_device(optimizer);
+}
+
+// Plain sums of 32-bit words; a BF16 value counts as the word that it widens to.
+static uint64_t words_of(const void *data, enum dtype type, int64_t first, int64_t end) {
+    uint64_t sum = 0;
+    for (int64_t i = first; i < end; i++) {
+        uint32_t word;
+        float f =
+            type == DTYPE_BF16 ? bf16_to_float(((const bf16 *)data)[i]) : ((const float *)data)[i];
+        memcpy(&word, &f, sizeof word);
+        sum += word;
+    }
+    return sum;
+}
+
+static void check_seals(const float *w, const float *m, const float *v, int64_t count,
+                        const struct device_seal *seals) {
+    for (int64_t b = 0; b * DEVICE_NORM_BLOCK < count; b++) {
+        int64_t first = b * DEVICE_NORM_BLOCK, end = first + DEVICE_NORM_BLOCK;
+        if (end > count) end = count;
+        CHECK(seals[b].master == words_of(w, DTYPE_F32, first, end));
+        CHECK(seals[b].moment1 == words_of(m, DTYPE_F32, first, end));
+        CHECK(seals[b].moment2 == words_of(v, DTYPE_F32, first, end));
+    }
+}
+
+static void seals(struct run *r) {
+    enum { COUNT = 5 * DEVICE_NORM_BLOCK + 37, BLOCKS = 6 };
+    static float w[2][COUNT], m[2][COUNT], v[2][COUNT], g[COUNT];
+    static bf16 low[2][COUNT];
+    struct device_seal before[BLOCKS], after[BLOCKS];
+    struct device *d = &r->device;
+    uint64_t sums[BLOCKS], key = random_key(3, "seals");
+    double squares[BLOCKS];
+    bool rounded = r->type == DTYPE_BF16;
+    for (int i = 0; i < COUNT; i++) {
+        w[0][i] = w[1][i] = (float)random_normal(key, 4 * (uint64_t)i);
+        m[0][i] = m[1][i] = (float)random_normal(key, 4 * (uint64_t)i + 1);
+        v[0][i] = v[1][i] = fabsf(m[0][i]);
+        g[i] = (float)random_normal(key, 4 * (uint64_t)i + 2);
+        low[0][i] = low[1][i] = bf16_from_float(w[0][i]);
+    }
+    low[1][2 * DEVICE_NORM_BLOCK + 5] ^= 0x40; // no longer round(master)
+    for (int k = 0; k < 2; k++) {
+        struct device_adamw a = {.count = COUNT,
+                                 .master = w[k],
+                                 .moment1 = m[k],
+                                 .moment2 = v[k],
+                                 .gradient = g,
+                                 .weight = rounded ? low[k] : NULL,
+                                 .learning_rate = 0.01,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.95,
+                                 .eps = 1e-8,
+                                 .decay = 0.1,
+                                 .gradient_scale = 0.5,
+                                 .step = 3};
+        if (k) {
+            a.before = before;
+            a.after = after;
+        }
+        d->word_sums(d, COUNT, w[k], DTYPE_F32, sums);
+        d->adamw(d, &a);
+        for (int b = 0; k && b < BLOCKS; b++) {
+            CHECK(before[b].master == sums[b]);
+            CHECK_EQ_INT((int)before[b].apart, rounded && b == 2 ? 0x400000 : 0);
+        }
+    }
+    CHECK_BYTES(w[1], w[0], sizeof w[0]); // checksums change no bit
+    CHECK_BYTES(m[1], m[0], sizeof m[0]);
+    CHECK_BYTES(v[1], v[0], sizeof v[0]);
+    CHECK_BYTES(low[1], low[0], rounded ? sizeof low[0] : 1);
+    check_seals(w[1], m[1], v[1], COUNT, after);
+    d->square_sums(d, COUNT, w[1], squares, sums);
+    for (int b = 0; b < BLOCKS; b++) CHECK(sums[b] == after[b].master);
+    d->word_sums(d, COUNT, low[1], DTYPE_BF16, sums);
+    for (int b = 0; b < BLOCKS; b++) {
+        int64_t first = b * DEVICE_NORM_BLOCK, end = first + DEVICE_NORM_BLOCK;
+        CHECK(sums[b] == words_of(low[1], DTYPE_BF16, first, end < COUNT ? end : COUNT));
+    }
+}
+TEST(checksums_of_an_update_are_sums_of_words_and_change_no_bit) {
+    for_every_device(seals);
 }
 
 // Eight steps of -0.001 from 1.0 reach 0.992 in the master; bf16 alone would stay at 1.

@@ -265,3 +265,166 @@ TEST(flipped_bits_of_gradients_are_found) {
     static const int all[] = {0, 1, 2, 3, 5, 6, 8, 9, 12, 14};
     flip_on_layouts(TARGET_WEIGHT, true, all, sizeof all / sizeof *all);
 }
+
+// ---- what is refused stays as it was; copies are made anew --------------------------------------
+
+static bool refuse(void *context, const struct engine_step *step) {
+    struct engine_finding f;
+    (void)step;
+    return engine_findings(context, &f, 1) == 0;
+}
+
+static void flip_and_refuse(struct engine *e, int rank, int step, struct engine_step *asked) {
+    (void)rank;
+    asked->may_update = refuse;
+    asked->context = e;
+    if (step != 2) return;
+    struct engine_fault fault = {.kind = ENGINE_FAULT_GRADIENT, .element = 1234567, .bit = 22};
+    engine_inject(e, &fault);
+}
+
+static void was_refused(struct engine *e, int rank, int step, const struct engine_step *done) {
+    (void)e;
+    (void)rank;
+    CHECK_EQ_INT(done->skipped, step == 2);
+}
+
+static bool never(void *context, const struct engine_step *step) {
+    (void)context;
+    (void)step;
+    return false;
+}
+
+static void skip_third(struct engine *e, int rank, int step, struct engine_step *asked) {
+    (void)e;
+    (void)rank;
+    if (step == 2) asked->may_update = never;
+}
+
+TEST(a_flipped_gradient_stops_the_update) {
+    struct world_layout l = layouts[0];
+    struct world_result clean, flipped;
+    l.guards = all_guards;
+    l.steps = 4;
+    l.before_step = skip_third;
+    world_run(&l, &clean);
+    l.before_step = flip_and_refuse;
+    l.after_step = was_refused;
+    world_run(&l, &flipped);
+    CHECK(memcmp(clean.weights, flipped.weights, clean.weight_count * sizeof(float)) == 0);
+    CHECK_EQ_INT(clean.weight_count, flipped.weight_count);
+    world_free(&clean);
+    world_free(&flipped);
+}
+
+// ---- replicas -----------------------------------------------------------------------------------
+
+static struct {
+    int rank; // whose state is changed, behind the second step
+    int of;   // ranks of the group that sees it
+    bool undecided, seen_by[8];
+} odd;
+
+static void change_one(struct engine *e, int rank, int step, const struct engine_step *done) {
+    struct engine_difference d[4];
+    struct err err = {0};
+    char name[128];
+    int bytes, parts = 3, count = 0;
+    (void)done;
+    unsigned char *data = engine_element(e, TARGET_MASTER, 0, &bytes, name);
+    if (step == 2 && rank == odd.rank) data[2] ^= 1;
+    for (int part = 0; part < parts; part++) {
+        int n = engine_compare_replicas(e, part, parts, d, 4, &err);
+        if (n < 0) test_fail(__FILE__, __LINE__, "%s", err.text);
+        if (n == 0) continue;
+        CHECK_EQ_INT(n, 1);
+        CHECK(strcmp(d[0].parameter, name) == 0);
+        CHECK_EQ_INT(d[0].of, odd.of);
+        CHECK(d[0].undecided == odd.undecided);
+        CHECK_EQ_INT(d[0].rank_count, odd.undecided ? odd.of : 1);
+        if (!odd.undecided) CHECK_EQ_INT(d[0].ranks[0], odd.rank);
+        count++;
+    }
+    CHECK_EQ_INT(count, step == 2 && odd.seen_by[rank]);
+}
+
+static void compare_replicas(const struct world_layout *layout, int rank, int of, int seen) {
+    struct world_layout l = *layout;
+    struct world_result result;
+    odd.rank = rank;
+    odd.of = of;
+    odd.undecided = of == 2;
+    for (int r = 0; r < 8; r++) odd.seen_by[r] = seen >> r & 1;
+    l.steps = 3;
+    l.after_step = change_one;
+    world_run(&l, &result);
+    world_free(&result);
+}
+
+TEST(the_odd_one_of_several_replicas_is_named) {
+    struct world_layout l = {.model = "llama", .pp = 1, .dp = 4, .cp = 1, .tp = 1, .rows = 1};
+    compare_replicas(&l, 2, 4, 15);
+    l.dp = 2;
+    compare_replicas(&l, 1, 2, 3); // undecided
+    l = (struct world_layout){
+        .model = "llama", .pp = 1, .dp = 4, .cp = 1, .tp = 1, .zero = 3, .shard = 2, .rows = 1};
+    compare_replicas(&l, 2, 2, 1 << 0 | 1 << 2); // of the same shard
+    l = (struct world_layout){
+        .model = "gpt2", .pp = 1, .dp = 4, .cp = 1, .tp = 1, .zero = 1, .rows = 1, .bf16 = true};
+    compare_replicas(&l, 0, 4, 0); // a shard has no replica
+}
+
+// ---- replays ------------------------------------------------------------------------------------
+
+static uint64_t digests[2][4]; // of the step, of its replay
+static int shift;
+
+static void replay_third(struct engine *e, int rank, int step, struct engine_step *asked) {
+    (void)rank;
+    (void)e;
+    asked->update = step < 2 ? step + 1 : 3; // steps 2 and 3 compute the same
+    asked->no_update = step >= 2;
+    asked->dropout_seed = 5;
+    asked->data_shift = step == 3 ? shift : 0;
+}
+
+static void note_digest(struct engine *e, int rank, int step, const struct engine_step *done) {
+    (void)done;
+    if (step >= 2) digests[step - 2][rank] = engine_gradient_digest(e);
+}
+
+// The same samples in steps 2 and 3, in the latter those of the rank that stands `shift` further.
+static void same_samples(struct batch *b, int step, int index) {
+    int per_rank = 4, ranks = 2;
+    if (step == 3) index = (index + shift * per_rank) % (per_rank * ranks);
+    for (int i = 0; step >= 2 && i < b->tokens; i++) b->input[i] = (i * 7 + index * 13) % 90;
+    for (int i = 0; step >= 2 && i < b->tokens; i++) {
+        b->target[i] = i + 1 < b->tokens ? b->input[i + 1] : -1;
+        b->position[i] = i;
+        b->attend_from[i] = 0;
+        b->attend_to[i] = i + 1;
+    }
+    if (step >= 2) b->non_pad = b->tokens;
+}
+
+TEST(another_data_rank_computes_the_same_contributions) {
+    static const struct world_layout kinds[] = {
+        {.model = "llama", .pp = 1, .dp = 2, .cp = 1, .tp = 1, .rows = 1, .bf16 = true},
+        {.model = "gpt2", .pp = 1, .dp = 2, .cp = 1, .tp = 1, .zero = 3, .rows = 1}};
+    for (int k = 0; k < 4; k++) {
+        struct world_layout l = kinds[k / 2];
+        struct world_result result;
+        shift = k % 2;
+        l.guards = all_guards;
+        l.steps = 4;
+        l.dropout = 0.2;
+        l.before_step = replay_third;
+        l.after_step = note_digest;
+        l.edit = same_samples;
+        world_run(&l, &result);
+        CHECK(digests[0][0] != digests[0][1]);
+        for (int r = 0; r < 2; r++) CHECK(digests[0][r] == digests[1][(r + shift) % 2]);
+        CHECK(result.loss[2] == result.loss[3] || shift); // sums over ranks in another order
+        world_free(&result);
+    }
+}

@@ -1,0 +1,247 @@
+// weft bench guards CONFIG: what the checksums of the engine's state cost. Steps without guards and
+// with one of them alternate in one process, on the same memory; shares are medians over the pairs.
+#include "base/clock.h"
+#include "base/numbers.h"
+#include "base/random.h"
+#include "cli/bench.h"
+#include "cli/cli.h"
+#include "engine/engine.h"
+#include "train/config.h"
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MOST_ROUNDS = 100, VARIANTS = 6 };
+
+static const char help[] =
+    "usage: weft bench guards CONFIG [key=value ...] [--rounds N] [--json]\n\n"
+    "Training steps of the configured model on random tokens in one process: without guards, with\n"
+    "each of guard.optimizer, guard.gradients, guard.weights_every=1 and guard.products_every=1,\n"
+    "and with all of them as configured, one after the other, N (3) times. Of each guard: seconds\n"
+    "that it adds to a step (median of the rounds), by the wall clock and of the processors, and\n"
+    "their share of a step without guards. Where other programs run beside, the processors' time\n"
+    "says more. \"inside\" is the time of the passes over memory that belong to guards alone; "
+    "what\n"
+    "the optimizer's kernel does on the way is not in it.\n";
+
+struct variant {
+    const char *name;
+    struct engine_guards guards;
+    int every; // steps over which the measured cost is spread
+};
+
+struct bench {
+    const char *path;
+    char **words;
+    int word_count, rounds;
+    bool json, help;
+    struct train_config *config;
+    struct device device;
+    struct model model;
+    struct engine *engine;
+    struct batch *batches, **list;
+    struct variant variant[VARIANTS];
+    double wall[VARIANTS][MOST_ROUNDS], cpu[VARIANTS][MOST_ROUNDS], inside[VARIANTS];
+    int64_t tokens;
+};
+
+static int parse(int argc, char **argv, struct bench *b, struct err *err) {
+    b->rounds = 3;
+    b->words = argv;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            b->help = true;
+        } else if (strcmp(argv[i], "--json") == 0) {
+            b->json = true;
+        } else if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
+            b->rounds = (int)strtol(argv[++i], NULL, 10);
+        } else if (strchr(argv[i], '=')) {
+            b->words[b->word_count++] = argv[i]; // never behind the word that is read
+        } else if (argv[i][0] != '-' && !b->path) {
+            b->path = argv[i];
+        } else {
+            return err_set(err, ERR_USAGE,
+                           "bench guards: \"%s\" is none of CONFIG, key=value, --rounds N, --json",
+                           argv[i]);
+        }
+    }
+    if (b->help) return 0;
+    if (!b->path)
+        return err_set(err, ERR_USAGE,
+                       "bench guards: no configuration given; configs/bench/gpt2-124m.yaml is one");
+    if (b->rounds < 1 || b->rounds > MOST_ROUNDS)
+        return err_set(err, ERR_USAGE, "bench guards: --rounds %d: expected 1 to %d", b->rounds,
+                       MOST_ROUNDS);
+    return 0;
+}
+
+static void fill_batch(struct batch *b, int vocab, uint64_t seed) {
+    uint64_t key = random_key(seed, "bench");
+    for (int32_t i = 0; i < b->tokens; i++) {
+        int32_t at = i % b->context;
+        b->input[i] = (int32_t)(random_uniform(key, (uint64_t)i) * vocab);
+        b->target[i] = (int32_t)(random_uniform(key, (uint64_t)i + 1) * vocab);
+        b->position[i] = at;
+        b->attend_from[i] = i - at;
+        b->attend_to[i] = i + 1;
+        b->attended_pairs += at + 1;
+    }
+    b->counted = b->non_pad = b->tokens;
+}
+
+static int open_engine(struct bench *b, struct err *err) {
+    const struct train_config *c = b->config;
+    struct engine_options options;
+    struct device_cpu_options cpu;
+    config_engine(c, &options);
+    config_device(c, &cpu);
+    uint64_t each = batch_bytes(options.rows * options.context);
+    int count = options.micro_batches;
+    options.other_bytes = each * (uint64_t)count;
+    options.guards = (struct engine_guards){true, true, 1, 1};
+    if (device_cpu_open(&b->device, &cpu, err) != 0 ||
+        model_describe(&b->model, &c->model, err) != 0)
+        return -1;
+    b->engine = engine_open(&b->model, &b->device, &options, err);
+    b->batches = calloc((size_t)count, sizeof *b->batches);
+    b->list = calloc((size_t)count, sizeof *b->list);
+    if (!b->engine) return -1;
+    if (!b->batches || !b->list) return err_set(err, ERR_MEMORY, "no memory for the batches");
+    for (int m = 0; m < count; m++) {
+        batch_place(&b->batches[m], (char *)engine_other_memory(b->engine) + each * (uint64_t)m,
+                    c->micro_batch, c->context);
+        fill_batch(&b->batches[m], c->model.vocab, (uint64_t)m + 1);
+        b->list[m] = &b->batches[m];
+    }
+    engine_initialise(b->engine, (uint64_t)c->seed);
+    return 0;
+}
+
+static double processor_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int run_step(struct bench *b, int variant, int64_t update, double *wall, double *cpu,
+                    struct err *err) {
+    const struct train_config *c = b->config;
+    struct engine_finding found;
+    struct engine_step step = {
+        .learning_rate = c->learning_rate, .clip_norm = c->clip, .update = update};
+    engine_set_guards(b->engine, &b->variant[variant].guards);
+    double inside = engine_guard_seconds(b->engine), begin = clock_seconds();
+    double used = processor_seconds();
+    if (engine_run_step(b->engine, b->list, config_micro_batches(c), &step, err) != 0) return -1;
+    *cpu = processor_seconds() - used;
+    *wall = clock_seconds() - begin;
+    b->inside[variant] += engine_guard_seconds(b->engine) - inside;
+    b->tokens = step.processed;
+    if (engine_findings(b->engine, &found, 1) == 0) return 0;
+    return err_set(err, ERR_BAD_HOST, "step %lld: a %s of %s is not what was written there",
+                   (long long)update, engine_found_name(found.kind), found.parameter);
+}
+
+static int measure(struct bench *b, struct err *err) {
+    const struct train_config *c = b->config;
+    struct engine_options options;
+    double unused;
+    config_engine(c, &options);
+    const struct variant variants[VARIANTS] = {
+        {"none", {0}, 1},
+        {"optimizer", {.optimizer = true}, 1},
+        {"gradients", {.gradients = true}, 1},
+        {"weights", {.weights_every = 1}, options.guards.weights_every},
+        {"products", {.products_every = 1}, options.guards.products_every},
+        {"all, as configured", options.guards, 1},
+    };
+    memcpy(b->variant, variants, sizeof variants);
+    if (open_engine(b, err) != 0) return -1;
+    for (int64_t update = 1; update <= 2; update++) // warm up
+        if (run_step(b, 0, update, &unused, &unused, err) != 0) return -1;
+    for (int round = 0; round < b->rounds; round++)
+        for (int v = 0; v < VARIANTS; v++) // each variant as often first as last
+            if (run_step(b, (v + round) % VARIANTS, 3 + round * VARIANTS + v,
+                         &b->wall[(v + round) % VARIANTS][round],
+                         &b->cpu[(v + round) % VARIANTS][round], err) != 0)
+                return -1;
+    return 0;
+}
+
+struct cost {                 // of a guard, in a step
+    double wall, cpu, inside; // seconds; cpu of all processors together
+    double wall_share, cpu_share;
+};
+
+static double added(const double times[VARIANTS][MOST_ROUNDS], int variant, int rounds,
+                    double *share) {
+    double more[MOST_ROUNDS], shares[MOST_ROUNDS];
+    for (int r = 0; r < rounds; r++) {
+        more[r] = times[variant][r] - times[0][r];
+        shares[r] = more[r] / times[0][r];
+    }
+    *share = numbers_median(shares, (size_t)rounds);
+    return numbers_median(more, (size_t)rounds);
+}
+
+static struct cost cost_of(const struct bench *b, int v) {
+    struct cost c = {.inside = b->inside[v] / b->rounds};
+    c.wall = added(b->wall, v, b->rounds, &c.wall_share);
+    c.cpu = added(b->cpu, v, b->rounds, &c.cpu_share);
+    double every = b->variant[v].every > 0 ? b->variant[v].every : 1;
+    return (struct cost){c.wall / every, c.cpu / every, c.inside / every, c.wall_share / every,
+                         c.cpu_share / every};
+}
+
+static int report(struct bench *b, struct err *err) {
+    double wall = numbers_median(b->wall[0], (size_t)b->rounds);
+    double cpu = numbers_median(b->cpu[0], (size_t)b->rounds);
+    const struct train_config *c = b->config;
+    if (!b->json)
+        printf("%s, micro-batch %d x %d, %lld tokens a step: %.3f s without guards, %.3f s of "
+               "processors\n\n%-20s %12s %8s %12s %8s %12s\n",
+               b->device.name, c->micro_batch, c->context, (long long)b->tokens, wall, cpu, "guard",
+               "seconds", "share", "processors", "share", "inside");
+    json_t *root = json_pack("{s:f, s:f, s:I, s:[]}", "step_seconds", wall, "processor_seconds",
+                             cpu, "tokens", (json_int_t)b->tokens, "guards");
+    if (!root) return err_set(err, ERR_MEMORY, "no memory for the figures");
+    for (int v = 1; v < VARIANTS; v++) {
+        struct cost k = cost_of(b, v);
+        json_array_append_new(json_object_get(root, "guards"),
+                              json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f}", "name",
+                                        b->variant[v].name, "every", b->variant[v].every, "seconds",
+                                        k.wall, "share", k.wall_share, "processor_seconds", k.cpu,
+                                        "processor_share", k.cpu_share, "inside_seconds",
+                                        k.inside));
+        if (!b->json)
+            printf("%-20s %12.4f %7.2f%% %12.4f %7.2f%% %12.4f\n", b->variant[v].name, k.wall,
+                   100 * k.wall_share, k.cpu, 100 * k.cpu_share, k.inside);
+    }
+    if (b->json) json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    if (b->json) printf("\n");
+    json_decref(root);
+    return 0;
+}
+
+int bench_guards(int argc, char **argv) {
+    static struct train_config config;
+    static struct bench b;
+    struct err err = {0};
+    b = (struct bench){.config = &config};
+    if (parse(argc, argv, &b, &err) != 0) return cli_fail(&err);
+    if (b.help) {
+        fputs(help, stdout);
+        return 0;
+    }
+    int status = config_load(&config, b.path, b.words, b.word_count, &err);
+    if (status == 0) status = measure(&b, &err);
+    if (status == 0) status = report(&b, &err);
+    engine_close(b.engine);
+    free(b.batches);
+    free(b.list);
+    model_free(&b.model);
+    if (b.device.close) b.device.close(&b.device);
+    return status == 0 ? 0 : cli_fail(&err);
+}
