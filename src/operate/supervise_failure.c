@@ -282,8 +282,11 @@ int failure_evict(struct supervisor *s, int host, struct text *action) {
     return 0;
 }
 
-static void describe(const struct policy_decision *d, struct text *action) {
-    text_puts(action, d->evict_host >= 0 ? "restart" : "restart on the same hosts");
+static void describe(struct supervisor *s, const struct policy_decision *d, struct text *action) {
+    if (s->failure.kind == INCIDENT_GROW)
+        text_printf(action, "restart with %d data-parallel replicas", place_grow(&s->place));
+    else
+        text_puts(action, d->evict_host >= 0 ? "restart" : "restart on the same hosts");
     if (d->states_back > 0)
         text_printf(action, " from %d state%s before the newest", d->states_back,
                     d->states_back == 1 ? "" : "s");
@@ -309,7 +312,7 @@ static void restart(struct supervisor *s, struct policy_decision *d) {
         text_free(&action);
         return;
     }
-    describe(d, &action);
+    describe(s, d, &action);
     snprintf(s->incident.action, sizeof s->incident.action, "%s", action.data ? action.data : "");
     s->incident.details = s->details.size > 0 ? s->details.data : NULL;
     s->number = incidents_put(s->incidents, &s->incident);

@@ -20,14 +20,16 @@ static const double START_PATIENCE_SECONDS = 40; // for agents, before the first
 static const double PATIENCE_SECONDS = 3;        // for one that was there before
 static const double SPARE_SECONDS = 5;           // that a spare's agent may be away
 static const double CHECK_SECONDS = 20;
+static const double FRESH_SECONDS = 60;       // that a passed check is good for
+static const double QUIET_SECONDS = 2.5;      // since its last word, and a host may be lost
 static const double CHECK_AGAIN_SECONDS = 60; // of a host that is out
 static const double KILL_ORDER_SECONDS = 3, STACKS_ORDER_SECONDS = 4, SHORT_ORDER_SECONDS = 10;
 static const double LEAVE_SECONDS = 1;
 enum {
     PEERS_MOST = 4,
     TRIES = 2, // of starting an agent
-    CHECK_MEMORY_BYTES = 64 << 20,
-    CHECK_DISK_BYTES = 4 << 20,
+    CHECK_MEMORY_BYTES = 16 << 20,
+    CHECK_DISK_BYTES = 1 << 20,
     CHECK_LINK_BYTES = 1 << 20
 };
 static const uint64_t CHECK_DISK_LEAST_BYTES = 256 << 20; // a full disk is no fault of the machine
@@ -38,11 +40,12 @@ struct one_host {
     enum agent_state seen;
     bool told_isa;
     bool barred; // for good: it failed its check, or its ranks accused it
-    bool proven; // ran ranks, or has passed its check, since it was last out
+    bool proven; // has run ranks since it was last out
     bool suspected;
     enum check check;
     char verdict[512];
     double checked; // when the last check was ordered
+    double passed;  // when one was passed; 0: never
     // the last order about copies: to whom, over which connections
     int buddy, buddy_connection, connection;
 };
@@ -69,6 +72,11 @@ static const struct agent_view *view_of(const struct supervisor *s, int host) {
 
 static bool is_ready(const struct supervisor *s, int host) {
     return view_of(s, host)->state == AGENT_READY;
+}
+
+// Not ready, or not heard of for a while: it will not answer.
+static bool is_quiet(const struct supervisor *s, int host) {
+    return !is_ready(s, host) || clock_seconds() > view_of(s, host)->heard + QUIET_SECONDS;
 }
 
 int hosts_open(struct supervisor *s, struct err *err) {
@@ -146,7 +154,7 @@ static void on_killed(void *context, int host, const json_t *reply, const char *
 
 void hosts_kill(struct supervisor *s) {
     for (int i = 0; i < s->hosts->count; i++) {
-        if (!is_ready(s, i) || view_of(s, i)->here) continue; // here it is done directly
+        if (is_quiet(s, i) || view_of(s, i)->here) continue; // here it is done directly
         s->pending++;
         agents_order(s->hosts->agents, i, "kill", json_pack("{s:f}", "seconds", 2.0),
                      KILL_ORDER_SECONDS, on_killed, s);
@@ -168,7 +176,7 @@ void hosts_stacks(struct supervisor *s) {
         for (int rank = 0; rank < s->ranks; rank++)
             if (s->watch.ranks[rank].host == i && s->watch.ranks[rank].pid > 0)
                 json_array_append_new(pids, json_integer(s->watch.ranks[rank].pid));
-        if (is_ready(s, i) && json_array_size(pids) > 0) {
+        if (!is_quiet(s, i) && json_array_size(pids) > 0) {
             s->pending++;
             agents_order(s->hosts->agents, i, "stacks", json_pack("{s:O}", "pids", pids),
                          STACKS_ORDER_SECONDS, on_stacks, s);
@@ -184,6 +192,7 @@ static void on_checked(void *context, int host, const json_t *reply, const char 
     struct one_host *one = &s->hosts->list[host];
     const char *verdict = json_string_value(json_object_get(reply, "verdict"));
     bool passed = !error && json_is_true(json_object_get(reply, "passed"));
+    if (passed) one->passed = clock_seconds();
     one->check = passed ? CHECK_PASSED : CHECK_FAILED;
     if (!passed)
         snprintf(one->verdict, sizeof one->verdict, "the health check of %.100s failed: %.380s",
@@ -198,7 +207,7 @@ static json_t *peers_of(struct supervisor *s, int host) {
     for (int i = 0; i < s->hosts->count && json_array_size(peers) < PEERS_MOST; i++) {
         const struct agent_view *v = view_of(s, i);
         char peer[100];
-        if (i == host || placed(s, i)->state != PLACE_IN_USE || v->state != AGENT_READY) continue;
+        if (i == host || placed(s, i)->state != PLACE_IN_USE || is_quiet(s, i)) continue;
         snprintf(peer, sizeof peer, "%s:%d", v->address, v->port);
         json_array_append_new(peers, json_string(peer));
     }
@@ -234,6 +243,7 @@ static int take_out(struct supervisor *s, int host, enum incident_kind kind, con
                     struct err *err) {
     struct text action = {0};
     int result = failure_evict(s, host, &action);
+    if (text_ends_with(action.data ? action.data : "", "; ")) action.data[action.size - 2] = 0;
     failure_say(s, kind, -1, placed(s, host)->name, -1, evidence, action.data ? action.data : "");
     s->hosts->list[host].proven = s->hosts->list[host].suspected = false;
     s->hosts->list[host].check = CHECK_NONE;
@@ -246,7 +256,8 @@ static int take_out(struct supervisor *s, int host, enum incident_kind kind, con
 static bool needs_check(struct supervisor *s, int host) {
     struct one_host *one = &s->hosts->list[host];
     // The first start is not delayed: what is wrong with a host shows soon enough.
-    return one->suspected || (!one->proven && s->hosts->started);
+    bool fresh = one->passed > 0 && clock_seconds() < one->passed + FRESH_SECONDS;
+    return one->suspected || (!one->proven && !fresh && s->hosts->started);
 }
 
 // 1: it may take ranks; 0: not known yet; -1: no place is left.
@@ -269,13 +280,20 @@ static int look_at_host(struct supervisor *s, int host, struct err *err) {
                  v->why[0] ? v->why : agent_state_name(v->state));
         return take_out(s, host, INCIDENT_HOST_LOST, evidence, err);
     }
-    if (!needs_check(s, host)) return 1;
+    if (is_quiet(s, host) && h->count > 1) {
+        double silence = clock_seconds() - v->heard;
+        if (silence <= s->watch.limits.silence_seconds) return 0;
+        snprintf(evidence, sizeof evidence,
+                 "nothing was heard from %.200s for %.1f s (allowed: %.1f s)", v->host, silence,
+                 s->watch.limits.silence_seconds);
+        return take_out(s, host, INCIDENT_HOST_LOST, evidence, err);
+    }
+    if (one->check == CHECK_NONE && !needs_check(s, host)) return 1;
     if (one->check == CHECK_NONE) order_check(s, host);
     if (one->check == CHECK_ORDERED) return 0;
     if (one->check == CHECK_PASSED) {
         log_line(LOG_INFO, "host %s has passed its health check in %.1f s", v->host,
                  clock_seconds() - one->checked);
-        one->proven = true;
         one->suspected = false;
         one->check = CHECK_NONE;
         return 1;
@@ -362,7 +380,8 @@ static void look_at_spare(struct supervisor *s, int host, double now) {
 static void look_at_evicted(struct supervisor *s, int host, double now) {
     struct supervise_hosts *h = s->hosts;
     struct one_host *one = &h->list[host];
-    if (placed(s, host)->state != PLACE_EVICTED || one->barred || !is_ready(s, host)) return;
+    if (placed(s, host)->state != PLACE_EVICTED || one->barred) return;
+    if (one->check == CHECK_NONE && is_quiet(s, host)) return;
     if (one->check == CHECK_NONE && now > one->checked + CHECK_AGAIN_SECONDS) {
         // What it did before is of no use: the run went on without it.
         agents_order(h->agents, host, "kill", NULL, SHORT_ORDER_SECONDS, ignore_answer, NULL);
@@ -370,7 +389,6 @@ static void look_at_evicted(struct supervisor *s, int host, double now) {
         order_check(s, host);
     } else if (one->check == CHECK_PASSED) {
         one->check = CHECK_NONE;
-        one->proven = true;
         h->wants_grow = place_return(&s->place, host);
         h->grown_by = host;
         log_line(LOG_INFO, "host %s is back and has passed its health check%s",
@@ -427,6 +445,7 @@ void hosts_tick(struct supervisor *s) {
         see_change(s, i);
         look_at_spare(s, i, now);
         look_at_evicted(s, i, now);
+        if (placed(s, i)->state == PLACE_EVICTED) h->list[i].proven = false;
         copy_to_buddy(s, i);
         s->watch.hosts[i].connected = is_ready(s, i);
     }
