@@ -215,7 +215,7 @@ int comm_journal(struct comm *comm, struct comm_journal_entry *out, int most);
 // The journal as text, one line an entry, behind a line that says what the rank is about.
 int comm_journal_text(struct comm *comm, struct text *out);
 // When messages fail (an operation takes too long, a peer is gone, orders differ), every rank that
-// hears of it writes that text to FOLDER/rank-00003.txt; the folder is there. NULL: none.
+// hears of it writes that text to FOLDER/rank-00003.txt, and makes the folder. NULL: nowhere.
 int comm_keep_journal(struct comm *comm, const char *folder, struct err *err);
 void comm_mark(struct comm *comm, const char *mark); // copied; cheap
 // Short stalls of messages from each peer since the last call: entries of `stalls` [comm_size] are

@@ -212,13 +212,15 @@ void history_text(struct comm *comm, struct text *out) {
 
 void history_write(struct comm *comm, const struct text *journal) {
     struct err err = {0};
-    char path[sizeof comm->history->folder + 64];
+    char folder[sizeof comm->history->folder], path[sizeof folder + 64];
     int rank = comm->transport->rank;
     if (journal->size == 0) return;
     pthread_mutex_lock(&comm->lock);
-    snprintf(path, sizeof path, "%s/rank-%05d.txt", comm->history->folder, rank);
+    memcpy(folder, comm->history->folder, sizeof folder);
     pthread_mutex_unlock(&comm->lock);
-    if (file_replace(path, journal->data, journal->size, &err) != 0)
+    snprintf(path, sizeof path, "%s/rank-%05d.txt", folder, rank);
+    if (file_make_folders(folder, &err) != 0 ||
+        file_replace(path, journal->data, journal->size, &err) != 0)
         log_line(LOG_WARN, "the journal of rank %d is not written: %s", rank, err.text);
 }
 

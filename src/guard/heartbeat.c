@@ -167,11 +167,23 @@ static int put(struct heartbeat *h, json_t *message, struct err *err) {
 
 // ---- what the supervisor says -------------------------------------------------------------------
 
+static json_t *make_journal(struct heartbeat *h) {
+    struct text text = {0};
+    pthread_mutex_lock(&h->comm_lock);
+    if (h->comm) comm_journal_text(h->comm, &text);
+    pthread_mutex_unlock(&h->comm_lock);
+    json_t *journal = json_pack("{s:s,s:s}", "type", "journal", "text", text.size ? text.data : "");
+    text_free(&text);
+    return journal;
+}
+
 static void take_order(struct heartbeat *h, const json_t *message) {
     const char *order = json_string_value(json_object_get(message, "order"));
     json_t *fault = json_object_get(message, "fault");
     if (!order) return;
     if (strcmp(order, "leave") == 0) atomic_store(&h->leave, true);
+    struct err err = {0}; // a connection that is gone shows itself
+    if (strcmp(order, "journal") == 0) put(h, make_journal(h), &err);
     if (strcmp(order, "fault") != 0 || !json_is_object(fault)) return;
     pthread_mutex_lock(&h->lock);
     if (json_array_size(h->faults) < FAULTS_MOST) json_array_append(h->faults, fault);

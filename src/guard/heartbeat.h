@@ -9,6 +9,7 @@
 //  "last":{"stream":"tp","kind":"all_gather","number":977,"seconds":0.1},"waiting":true,
 //  "busy":"reads the shards","posted":{"reduce":41,"tp":978},"retries":{"2":3},
 //  "cpu_seconds":71.2,"stage":0}
+// {"type":"journal","text":...}    the answer to the order "journal": comm_journal_text
 // {"type":"report","kind":"loss_spike","step":12,"time":...,"evidence":...}    heartbeat_report
 //
 // "waits" is the longest operation in flight, with the members of its group; "last" the one posted
@@ -66,7 +67,8 @@ void heartbeat_stage(struct heartbeat *h, int stage); // of the pipeline
 void heartbeat_report(struct heartbeat *h, const char *kind, json_t *evidence);
 
 // What the supervisor wants. {"type":"order","order":"leave"}: save and leave with exit status 75,
-// for a planned restart. {"type":"order","order":"fault","fault":{...}}: see guard/fault.h.
+// for a planned restart. {"type":"order","order":"journal"}: the thread answers, whatever the
+// compute thread does. {"type":"order","order":"fault","fault":{...}}: see guard/fault.h.
 // {"type":"facts","mtbf_seconds":...}: measured time between failures, 0 until then.
 bool heartbeat_wants_leave(const struct heartbeat *h);
 double heartbeat_mtbf_seconds(const struct heartbeat *h);

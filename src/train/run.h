@@ -6,6 +6,7 @@
 //   RUN/events.out.*        TensorBoard
 //   RUN/tokenizer.json ...  the tokenizer's files, when data.tokenizer is given
 //   RUN/checkpoints/        see checkpoint/checkpoint.h
+//   RUN/journals/           what each rank posted last, when messages between ranks have failed
 //   RUN/lock                held while a process trains here
 //
 // What is reported goes to base/log.h.

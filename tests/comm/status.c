@@ -213,12 +213,13 @@ TEST(comm_journal_of_posts) {
 
 // Rank 1 takes another branch at step 7 and leaves out its all-reduce: the message names it, with
 // where it stands, and every rank leaves its journal.
+static char journals[4200];
 static void skip_body(struct rank_case *rank) {
     struct comm_stream *grad = ranks_stream(rank, "grad");
     float data[4] = {0}, scratch[12];
     struct err err = {0};
     char mark[COMM_MARK_BYTES];
-    CHECK_OK(comm_keep_journal(rank->comm, test_temp_dir(), &err), err);
+    CHECK_OK(comm_keep_journal(rank->comm, journals, &err), err);
     for (int step = 1; step <= 7; step++) {
         snprintf(mark, sizeof mark, "step %d", step);
         comm_mark(rank->comm, mark);
@@ -232,22 +233,23 @@ static void skip_body(struct rank_case *rank) {
     CHECK_CONTAINS(err.text, "has not posted it (it has posted 6; the last of all: all_reduce "
                              "number 6 of stream grad at status.c:");
     CHECK_CONTAINS(err.text, "in step 6)");
-    CHECK_CONTAINS(err.text, test_temp_dir());
+    CHECK_CONTAINS(err.text, journals);
     CHECK_EQ_INT(err.kind, ERR_IO);
     comm_stream_close(grad);
 }
 
 static char *journal_of(int rank) {
     struct err err = {0};
-    char name[32], *text;
+    char name[40], *text;
     size_t bytes;
-    snprintf(name, sizeof name, "rank-%05d.txt", rank);
+    snprintf(name, sizeof name, "journals/rank-%05d.txt", rank);
     CHECK_OK(file_read(test_path(name), 0, &text, &bytes, &err), err);
     printf("%s", text);
     return text;
 }
 
 TEST(comm_journals_of_a_skipped_all_reduce) {
+    snprintf(journals, sizeof journals, "%s/journals", test_temp_dir());
     ranks_run(4, &(struct comm_options){.watchdog_seconds = 0.8}, skip_body, NULL);
     for (int r = 0; r < 4; r++) {
         char *text = journal_of(r), head[32];
@@ -263,8 +265,8 @@ TEST(comm_journals_of_a_skipped_all_reduce) {
     }
 }
 
-// What a rank found wrong beside the messages needs no journals, and a folder that is gone is no
-// further failure.
+// What a rank found wrong beside the messages needs no journals, and a folder that cannot be made
+// is no further failure.
 static char gone[4200];
 static void own_fault_body(struct rank_case *rank) {
     struct err why = {0}, err = {0};
@@ -288,7 +290,9 @@ static void count_warnings(enum log_level level, const char *line, void *context
 }
 
 TEST(comm_journals_only_where_messages_failed) {
-    snprintf(gone, sizeof gone, "%s/not-there", test_temp_dir());
+    struct err err = {0};
+    snprintf(gone, sizeof gone, "%s/a-file/below", test_temp_dir());
+    CHECK_OK(file_replace(test_path("a-file"), "", 0, &err), err);
     log_to(count_warnings, NULL, LOG_DEBUG);
     ranks_run(2, &(struct comm_options){0}, own_fault_body, NULL);
     CHECK_EQ_INT(warnings, 0);

@@ -341,6 +341,14 @@ TEST(heartbeat_tells_who_waits_for_whom) {
     CHECK_STR(text_of(beat, "busy"), "reads the shards");
     CHECK_EQ_INT(number_of(json_object_get(beat, "posted"), "grad@0"), 1);
     json_decref(beat);
+    comm_mark(ends[2], "step 7");
+    say("{\"type\":\"order\",\"order\":\"journal\"}");
+    json_t *journal = next("journal");
+    CHECK_CONTAINS(text_of(journal, "text"), "rank 2 (");
+    CHECK_CONTAINS(text_of(journal, "text"), "in step 7: stands outside of messages, busy: reads");
+    CHECK_CONTAINS(text_of(journal, "text"), "all_reduce number 1 of stream grad at heartbeat.c:");
+    CHECK_CONTAINS(text_of(journal, "text"), "NOT DONE");
+    json_decref(journal);
     e[1] = comm_all_reduce(s[1], &values[1], scratch + 4, 1, &sum);
     for (int r = 0; r < 3; r++) comm_wait(e[r], NULL);
     do {
@@ -350,6 +358,10 @@ TEST(heartbeat_tells_who_waits_for_whom) {
         json_decref(beat);
     } while (waits);
     heartbeat_watch(heart, NULL);
+    say("{\"type\":\"order\",\"order\":\"journal\"}");
+    journal = next("journal");
+    CHECK_STR(text_of(journal, "text"), "");
+    json_decref(journal);
     for (int r = 0; r < 3; r++) {
         comm_stream_close(s[r]);
         comm_stream_close(twin[r]);
