@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -283,6 +284,22 @@ static bool run_with_kills(const struct plan *p, double scale, const char *run, 
     }
 }
 
+// A line of the trial, at once also into a file beside the runs: long trials are looked at
+// meanwhile.
+__attribute__((format(printf, 1, 2))) static void say(const char *format, ...) {
+    char line[2000];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    printf("%s\n", line);
+    fflush(stdout);
+    FILE *file = fopen(path_of("results.txt"), "a");
+    if (!file) return;
+    fprintf(file, "%s\n", line);
+    fclose(file);
+}
+
 static bool try_seed(uint64_t seed) {
     struct plan p = plan_of(seed);
     struct outcome *o = &calm[p.variant];
@@ -307,13 +324,12 @@ static bool try_seed(uint64_t seed) {
     if (right && !(right = read_figures(run, figures))) why = "steps are missing or there twice";
     if (right && !(right = strcmp(figures, o->figures) == 0)) why = "other losses or norms";
     if (right && !(right = hash_state(run, &state) && state == o->state)) why = "another state";
-    printf("%s seed %llu: %d ranks%s%s: %s: %.1f s%s%s\n", right ? "ok" : "FAILED",
-           (unsigned long long)seed, variants[p.variant].ranks,
-           variants[p.variant].words[0] ? ", " : "", variants[p.variant].words, story, seconds,
-           right ? "" : ": ", why);
-    fflush(stdout);
+    say("%s seed %llu: %d ranks%s%s: %s: %.1f s%s%s", right ? "ok" : "FAILED",
+        (unsigned long long)seed, variants[p.variant].ranks,
+        variants[p.variant].words[0] ? ", " : "", variants[p.variant].words, story, seconds,
+        right ? "" : ": ", why);
     bool slow = seconds > 3 * o->seconds + SLOW_SECONDS;
-    if (slow) printf("  slow: incidents stay in %s\n", run);
+    if (slow) say("  slow: incidents stay in %s", run);
     if (right && !(slow && getenv("WEFT_KILLS_FOLDER"))) {
         char log[2500];
         snprintf(log, sizeof log, "%s.log", run);
@@ -336,7 +352,7 @@ TEST_LIMIT(kills_end_with_the_same_bits, 100000) {
     snprintf(folder, sizeof folder, "%s", kept ? kept : test_temp_dir());
     write_inputs();
     for (unsigned long long seed = from; seed <= to; seed++) failed += !try_seed(seed);
-    printf("seeds %llu to %llu: %llu of %llu runs ended bit-identical to the undisturbed one\n",
-           from, to, to - from + 1 - failed, to - from + 1);
+    say("seeds %llu to %llu: %llu of %llu runs ended bit-identical to the undisturbed one", from,
+        to, to - from + 1 - failed, to - from + 1);
     CHECK_EQ_INT(failed, 0);
 }
