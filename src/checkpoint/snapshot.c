@@ -142,7 +142,7 @@ static void look_back(struct snapshot *s) {
     }
     bool second = image[1].session != image[0].session ? image[1].session > image[0].session
                                                        : image[1].number > image[0].number;
-    s->generations[second].number = s->numbers = 1;
+    if (image[0].ranks > 0 || image[1].ranks > 0) s->generations[second].number = s->numbers = 1;
 }
 
 static void *serve(void *argument);

@@ -2,6 +2,7 @@
 // against its own tensor, context, expert and data parallelism without pipeline, sharding and
 // overlap (the same bits), and against itself with other threads, buckets, recomputation and a
 // resume in the middle (the same bits). docs/determinism.md says why.
+#include "base/file.h"
 #include "world.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -187,6 +188,11 @@ static void check_line(const struct world_layout *l, bool thorough) {
         v = *l;
         v.resume_at = 4;
         expect_same(l, "a resume", v, &r);
+        char folder[4096];
+        snprintf(folder, sizeof folder, "%s", test_path("snapshots"));
+        v.snapshots = folder;
+        expect_same(l, "a resume from memory", v, &r);
+        file_remove_tree(folder, NULL);
         v = *l;
         v.recompute = RECOMPUTE_FULL;
         if (l->schedule != PIPELINE_ZB_H1 && l->schedule != PIPELINE_ZB_V)

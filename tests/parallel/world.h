@@ -36,6 +36,9 @@ struct world_layout {
     int resume_at; // save the state after this step, load it into new engines of `resume_as` (NULL:
                    // the same layout)
     const struct world_layout *resume_as;
+    // The state goes through snapshots below this folder, as of ranks on two hosts, of which one is
+    // lost and known from its buddy's copies alone.
+    const char *snapshots;
     // Changes a filled micro-batch, `index` among those of all data ranks; may shorten it. Sets
     // non_pad; targets and pairs are counted anew.
     void (*edit)(struct batch *batch, int step, int index);
