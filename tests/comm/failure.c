@@ -94,6 +94,27 @@ TEST(comm_watchdog_waits_for_a_busy_rank) {
     log_to(NULL, NULL, LOG_INFO);
 }
 
+// Rank 1 dies within its long work: others wait no longer than the watchdog allows.
+static void dies_busy_body(struct rank_case *rank) {
+    struct comm_stream *s = ranks_stream(rank, "dp");
+    if (rank->rank == 1) {
+        comm_busy(rank->comm, "builds the index");
+        usleep(1100000);
+        CHECK_EQ_INT(comm_check(rank->comm, NULL), 0);
+        comm_inject(rank->comm, &(struct comm_fault){.peer = -1, .drop = true});
+        wait_for_failure(rank);
+    } else {
+        comm_wait(comm_barrier(s), NULL);
+        check_message(rank, (const char *[]){"barrier number 1 of stream dp", "rank 1 (",
+                                             "does not answer", NULL});
+    }
+    comm_stream_close(s);
+}
+
+TEST(comm_watchdog_ends_when_a_busy_rank_dies) {
+    ranks_run(3, &(struct comm_options){.watchdog_seconds = 0.8}, dies_busy_body, NULL);
+}
+
 static void no_sender_body(struct rank_case *rank) {
     char data[10];
     if (rank->rank == 0)
@@ -156,6 +177,39 @@ static void crossed_body(struct rank_case *rank) {
 
 TEST(comm_order_check_finds_crossed_streams) {
     ranks_run(2, &(struct comm_options){.check_order = true}, crossed_body, NULL);
+}
+
+// Sums over tp pairs and over all ranks; rank 3 has those of its step 5 the other way round. Found
+// within the step, with both places in the program.
+static void swapped_body(struct rank_case *rank) {
+    static const int pairs[2][2] = {{0, 1}, {2, 3}};
+    struct err err = {0};
+    struct comm_stream *all = ranks_stream(rank, "all");
+    struct comm_stream *tp = comm_stream_open(rank->comm, "tp", pairs[rank->rank / 2], 2, &err);
+    CHECK(tp);
+    struct comm_reduction sum = comm_reduction_plain(DTYPE_F32, DTYPE_F32);
+    float a[4] = {0}, b[4] = {0}, scratch[12];
+    for (int step = 1; step <= 5; step++) {
+        bool swaps = rank->rank == 3 && step == 5;
+        if (!swaps) comm_wait(comm_all_reduce(tp, a, scratch, 4, &sum), NULL);
+        comm_wait(comm_all_reduce(all, b, scratch, 4, &sum), NULL);
+        if (swaps) comm_wait(comm_all_reduce(tp, a, scratch, 4, &sum), NULL);
+    }
+    int line = __LINE__ - 3; // of the sum over all ranks
+    char first[100], second[100];
+    while (comm_check(rank->comm, &err) == 0) usleep(1000);
+    snprintf(first, sizeof first, "number 5 of stream all, 16 bytes, at failure.c:%d", line);
+    snprintf(second, sizeof second, "number 5 of stream tp, 16 bytes, at failure.c:%d", line - 1);
+    CHECK_CONTAINS(err.text, "orders differ: rank ");
+    CHECK_CONTAINS(err.text, first);
+    CHECK_CONTAINS(err.text, second);
+    comm_stream_close(tp);
+    comm_stream_close(all);
+}
+
+TEST(comm_order_check_finds_swapped_sums_of_two_groups) {
+    struct comm_options options = {.check_order = true, .watchdog_seconds = 20};
+    ranks_run(4, &options, swapped_body, NULL);
 }
 
 static void other_size_body(struct rank_case *rank) {
