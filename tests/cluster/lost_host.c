@@ -1,0 +1,288 @@
+// Runs over hosts that are lost, cut off, slow or unfit while they train: how they end is compared
+// with an undisturbed run on one machine.
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/random.h"
+#include "checkpoint/checkpoint.h"
+#include "namespaces.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { STEPS = 400, TOKENS = 60000 };
+
+static char folder[2048]; // that all hosts see: inputs, logs, runs
+
+static void prepare(int hosts) {
+    struct err err = {0};
+    static uint16_t ids[TOKENS];
+    char path[2100], text[4096];
+    cluster_need();
+    cluster_need_mpi();
+    cluster_up(hosts, "");
+    snprintf(folder, sizeof folder, "%s", cluster_folder());
+    for (int i = 0; i < TOKENS; i++) ids[i] = (uint16_t)(100 * random_uniform(5, (uint64_t)i));
+    snprintf(path, sizeof path, "%s/train.bin", folder);
+    CHECK_OK(file_replace(path, ids, sizeof ids, &err), err);
+    snprintf(text, sizeof text,
+             "model: {family: llama, layers: 2, hidden: 64, heads: 4, kv_heads: 2, vocab: 100, "
+             "context: 32}\n"
+             "data.train: %s\n"
+             "train: {steps: %d, batch: 12, micro_batch: 1, gemm_seconds: 0, log_every: 25}\n"
+             "checkpoint: {every: 25}\n"
+             "device.threads: 1\n",
+             path, STEPS);
+    snprintf(path, sizeof path, "%s/c.yaml", folder);
+    CHECK_OK(file_replace(path, text, strlen(text), &err), err);
+}
+
+// ---- runs ---------------------------------------------------------------------------------------
+
+static const char *in_folder(const char *name) {
+    static char paths[4][2400];
+    static int turn;
+    char *path = paths[turn++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static void run_undisturbed(int ranks, const char *keys) {
+    RUN("env OMP_WAIT_POLICY=passive %s launch -n %d train %s train.folder=%s %s", test_weft(),
+        ranks, in_folder("c.yaml"), in_folder("calm"), keys);
+}
+
+// The supervisor is on node1; hosts of one slot each.
+static pid_t begin_run(int ranks, const char *options, const char *keys) {
+    static char command[32768];
+    RUN("%s hosts >%s", cluster(), in_folder("hosts"));
+    snprintf(command, sizeof command,
+             "exec env %s exec node1 env OMP_WAIT_POLICY=passive OMPI_MCA_plm_rsh_agent=%s/agent "
+             "HYDRA_LAUNCHER=ssh HYDRA_LAUNCHER_EXEC=%s/agent %s launch -n %d --hosts %s %s train "
+             "%s train.folder=%s %s >%s 2>&1",
+             cluster(), folder, folder, test_weft(), ranks, in_folder("hosts"), options,
+             in_folder("c.yaml"), in_folder("run"), keys, in_folder("log"));
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child > 0) return child;
+    execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+    _exit(127);
+}
+
+static const char *content(const char *name) {
+    static char *texts[2];
+    static int turn;
+    size_t size;
+    char **text = &texts[turn++ % 2];
+    free(*text);
+    if (file_read(in_folder(name), 0, text, &size, NULL) != 0) *text = strdup("");
+    return *text;
+}
+
+static void wait_for(pid_t run, const char *file, const char *part) {
+    while (!strstr(content(file), part)) { // the test's limit counts
+        if (waitpid(run, NULL, WNOHANG) != 0)
+            test_fail(__FILE__, __LINE__, "the run ended before \"%s\": %s", part, content("log"));
+        usleep(20000);
+    }
+}
+
+static int finish(pid_t run) {
+    int status;
+    while (waitpid(run, &status, 0) < 0) CHECK(errno == EINTR);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void finish_well(pid_t run) {
+    int status = finish(run);
+    if (status != 0) test_fail(__FILE__, __LINE__, "status %d: %s", status, content("log"));
+}
+
+// ---- what is compared ---------------------------------------------------------------------------
+
+struct figures {
+    int count;
+    char hex[STEPS + 1][80]; // loss and norm
+    double loss[STEPS + 1], norm[STEPS + 1];
+};
+
+static void read_figures(const char *run, struct figures *out) {
+    char path[300], *text;
+    size_t size;
+    struct err err = {0};
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    CHECK_OK(file_read(in_folder(path), 0, &text, &size, &err), err);
+    out->count = 0;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        const char *loss = strstr(line, "\"loss_hex\":\""),
+                   *norm = strstr(line, "\"grad_norm_hex\":\""), *step = strstr(line, "\"step\":");
+        if (!loss || !norm || !step || strstr(line, "\"event\":")) continue;
+        int at = out->count++;
+        CHECK(at < STEPS);
+        CHECK_EQ_INT(strtol(step + 7, NULL, 10), at + 1);
+        snprintf(out->hex[at], sizeof out->hex[at], "%.*s %.*s", (int)strcspn(loss + 12, "\""),
+                 loss + 12, (int)strcspn(norm + 17, "\""), norm + 17);
+        out->loss[at] = strtod(loss + 12, NULL);
+        out->norm[at] = strtod(norm + 17, NULL);
+    }
+    free(text);
+    CHECK_EQ_INT(out->count, STEPS);
+}
+
+// All tensors of the last checkpoint: weights and moments.
+static uint64_t hash_state(const char *run) {
+    char checkpoints[300], path[CHECKPOINT_PATH_BYTES];
+    struct checkpoint *c;
+    struct hash_stream h;
+    struct err err = {0};
+    int count;
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", run);
+    CHECK_OK(checkpoint_step_path(in_folder(checkpoints), STEPS, path, &err), err);
+    CHECK_OK(checkpoint_open(path, &c, &err), err);
+    const struct tensor *tensors = checkpoint_tensors(c, &count);
+    CHECK(count > 10);
+    hash_begin(&h);
+    for (int i = 0; i < count; i++) {
+        void *values = malloc(tensor_bytes(&tensors[i]));
+        CHECK(values != NULL);
+        CHECK_OK(checkpoint_read(c, tensors[i].name, values, &err), err);
+        hash_put(&h, tensors[i].name, strlen(tensors[i].name));
+        hash_put(&h, values, tensor_bytes(&tensors[i]));
+        free(values);
+    }
+    checkpoint_close(c);
+    return hash_end(&h);
+}
+
+static struct figures calm, got;
+
+static void check_same_bits(void) {
+    read_figures("calm", &calm);
+    read_figures("run", &got);
+    for (int i = 0; i < STEPS; i++) CHECK_STR(got.hex[i], calm.hex[i]);
+    CHECK(hash_state("run") == hash_state("calm"));
+}
+
+// "close" of the definitions: loss 1e-5, norm 1e-4, relative.
+static void check_close(void) {
+    read_figures("calm", &calm);
+    read_figures("run", &got);
+    for (int i = 0; i < STEPS; i++) {
+        if (fabs(got.loss[i] - calm.loss[i]) > 1e-5 * fabs(calm.loss[i]) ||
+            fabs(got.norm[i] - calm.norm[i]) > 1e-4 * fabs(calm.norm[i]))
+            test_fail(__FILE__, __LINE__, "step %d: loss %.9g, norm %.9g, calm: %.9g, %.9g", i + 1,
+                      got.loss[i], got.norm[i], calm.loss[i], calm.norm[i]);
+    }
+}
+
+// ---- trials -------------------------------------------------------------------------------------
+
+static const char one_spare[] = "--spares 1";
+
+TEST_LIMIT(lost_host_is_replaced_by_a_spare, 180) {
+    prepare(4);
+    run_undisturbed(3, "");
+    pid_t run = begin_run(3, one_spare, "");
+    wait_for(run, "log", "step 75/");
+    RUN("%s kill node3", cluster());
+    finish_well(run);
+    const char *incidents = content("run/incidents.jsonl");
+    CHECK_CONTAINS(incidents, "\"kind\":\"host_lost\"");
+    CHECK_CONTAINS(incidents, "evict node3, node4 takes its place");
+    CHECK_CONTAINS(incidents, "\"first_step\":");
+    CHECK_CONTAINS(content("log"), "host node4 has passed its health check");
+    check_same_bits();
+    RUN("%s down", cluster());
+}
+
+// Its old ranks, and its agent, are of no attempt that counts when it can be reached again.
+TEST_LIMIT(lost_link_is_a_lost_host, 180) {
+    prepare(4);
+    run_undisturbed(3, "");
+    pid_t run = begin_run(3, one_spare, "");
+    wait_for(run, "log", "step 75/");
+    RUN("%s cut node2", cluster());
+    wait_for(run, "run/incidents.jsonl", "evict node2, node4 takes its place");
+    RUN("%s mend node2", cluster());
+    finish_well(run);
+    check_same_bits();
+    RUN("%s down", cluster());
+}
+
+TEST_LIMIT(lost_host_without_a_spare_shrinks_the_run, 180) {
+    prepare(3);
+    run_undisturbed(3, "train.precision=fp32");
+    pid_t run = begin_run(3, "", "train.precision=fp32");
+    wait_for(run, "log", "step 75/");
+    RUN("%s kill node3", cluster());
+    finish_well(run);
+    CHECK_CONTAINS(content("run/incidents.jsonl"),
+                   "evict node3, 2 of 3 data-parallel replicas go on, on 2 ranks");
+    check_close();
+    RUN("%s down", cluster());
+}
+
+TEST_LIMIT(lost_host_ends_a_run_that_must_not_shrink, 180) {
+    prepare(2);
+    pid_t run = begin_run(2, "--fixed-ranks", "");
+    wait_for(run, "log", "step 50/");
+    RUN("%s kill node2", cluster());
+    CHECK_EQ_INT(finish(run), 75); // start it again, elsewhere
+    CHECK_CONTAINS(content("log"), "must not shrink");
+    RUN("%s down", cluster());
+}
+
+// A host that is back, and healthy, is used again.
+TEST_LIMIT(lost_host_comes_back, 300) {
+    if (!getenv("WEFT_TEST_ALL")) SKIP("takes half a minute; make test-cluster runs it");
+    prepare(3);
+    pid_t run = begin_run(3, "", "train.steps=1000000");
+    wait_for(run, "log", "step 75/");
+    RUN("%s kill node3", cluster());
+    wait_for(run, "run/incidents.jsonl", "\"first_step\":");
+    RUN("%s start node3", cluster());
+    wait_for(run, "run/incidents.jsonl", "host node3 is back and healthy");
+    wait_for(run, "log", "incident 4: back in a step");
+    CHECK_CONTAINS(content("run/incidents.jsonl"), "restart with 3 data-parallel replicas");
+    kill(run, SIGINT);
+    CHECK_EQ_INT(finish(run), 130);
+    RUN("%s down", cluster());
+}
+
+// A spare whose disk does not take a byte is passed over.
+TEST_LIMIT(lost_host_is_not_replaced_by_an_unfit_spare, 180) {
+    prepare(5);
+    run_undisturbed(3, "");
+    pid_t run = begin_run(3, "--spares 2", "");
+    wait_for(run, "log", "step 50/");
+    RUN("%s exec node4 mount -t tmpfs -o ro,size=1g none %s", cluster(), in_folder("run"));
+    wait_for(run, "log", "step 75/");
+    RUN("%s kill node3", cluster());
+    finish_well(run);
+    const char *incidents = content("run/incidents.jsonl");
+    CHECK_CONTAINS(incidents, "\"kind\":\"health\"");
+    CHECK_CONTAINS(incidents, "the health check of node4 failed");
+    CHECK_CONTAINS(incidents, "evict node4, node5 takes its place");
+    check_same_bits();
+    RUN("%s down", cluster());
+}
+
+// Slow is not lost: nothing is evicted, no bit changes.
+TEST_LIMIT(lost_speed_of_a_link_changes_no_bit, 180) {
+    prepare(2);
+    run_undisturbed(2, "");
+    pid_t run = begin_run(2, "", "");
+    wait_for(run, "log", "step 75/");
+    RUN("%s rate 100mbit node2", cluster());
+    wait_for(run, "log", "step 125/");
+    RUN("%s rate none node2", cluster());
+    finish_well(run);
+    CHECK(!strstr(content("run/incidents.jsonl"), "evict"));
+    check_same_bits();
+    RUN("%s down", cluster());
+}
