@@ -244,6 +244,12 @@ static void newest_step(struct watch *w) {
     w->step = step;
 }
 
+// What a rank says to others than this.
+static bool says_other(const json_t *message) {
+    const char *type = json_string_value(json_object_get(message, "type"));
+    return type && (strcmp(type, "report") == 0 || strcmp(type, "journal") == 0);
+}
+
 int watch_beat(struct watch *w, int rank, const json_t *message, double now, struct err *err) {
     char where[64];
     bool hello;
@@ -252,6 +258,10 @@ int watch_beat(struct watch *w, int rank, const json_t *message, double now, str
     snprintf(where, sizeof where, "message of rank %d", rank);
     struct json_at at = {(json_t *)message, where};
     struct watch_rank r = w->ranks[rank];
+    if (says_other(message)) {
+        w->ranks[rank].heard = now; // it is there
+        return 0;
+    }
     if (read_type(at, "hello", "beat", &hello, err) != 0) return -1;
     if ((hello ? read_hello(&r, at, now, err) : read_beat(w, &r, at, now, err)) != 0) return -1;
     r.heard = now;
