@@ -220,7 +220,7 @@ static int make_shape(struct engine *e, struct err *err) {
                                .reduce_type = p->reduce_type,
                                .accumulate_type = p->accumulate_type,
                                .gathers_in_flight = p->gathers_in_flight,
-                               .seals_optimizer = o->train && o->guards.optimizer,
+                               .seals_optimizer = o->train && states,
                                .seals_gradients = o->train && o->guards.gradients,
                                .seals_weights = o->train && o->guards.weights_every > 0,
                                .seals_products = o->train && o->guards.products_every > 0,

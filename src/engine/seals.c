@@ -134,7 +134,8 @@ void engine_set_guards(struct engine *engine, const struct engine_guards *guards
     const struct rank_seals *at = &s->at;
     e->options.guards = *guards;
     if (!e->options.train || !s->words) return;
-    s->expected = guards->optimizer ? (struct device_seal *)(void *)table(s, at->states) : NULL;
+    bool states = guards->optimizer || guards->weights_every > 0;
+    s->expected = states ? (struct device_seal *)(void *)table(s, at->states) : NULL;
     s->gradients = guards->gradients ? table(s, at->gradients) : NULL;
     s->lookup = guards->gradients ? table(s, at->lookup) : NULL;
     s->weights = guards->weights_every > 0 ? table(s, at->weights) : NULL;
@@ -147,7 +148,6 @@ void engine_set_guards(struct engine *engine, const struct engine_guards *guards
 
 void seals_begin(struct engine *e, const struct engine_step *step) {
     struct seals *s = e->seals;
-    s->found_count = 0;
     s->update = step->update;
     s->digest = 0;
     s->backwards = 0;
@@ -168,7 +168,8 @@ void seals_of_update(struct engine *e, int param, int64_t at, struct device_adam
 
 // Narrow weights that are spread out on arrival are not where the update put them.
 static bool holds_rounded(const struct engine *e, int param) {
-    return states_of(e)->shape.stored == DTYPE_BF16 && state_rounded(e, param);
+    return e->options.guards.weights_every > 0 && states_of(e)->shape.stored == DTYPE_BF16 &&
+           state_rounded(e, param);
 }
 
 static void compare_rounded(struct engine *e, int param, struct device_seal *is) {
@@ -183,14 +184,15 @@ static void compare(struct engine *e, int param, int64_t block, bool rounded) {
     struct seals *s = e->seals;
     const struct device_seal *was = &s->expected[block], *is = &s->before[block];
     int64_t number = block - s->block[param];
+    if (!e->options.guards.optimizer) is = was;
     if (was->moment1 != is->moment1)
         seals_found(e, FOUND_MOMENT, param, ".moment1", number, was->moment1, is->moment1);
     if (was->moment2 != is->moment2)
         seals_found(e, FOUND_MOMENT, param, ".moment2", number, was->moment2, is->moment2);
     if (was->master != is->master) // which then is not what was rounded either
         seals_found(e, FOUND_MASTER, param, "", number, was->master, is->master);
-    else if (rounded && is->apart != 0) // the bits that differ, as those of an FP32 word
-        seals_found(e, FOUND_WEIGHT, param, "", number, 0, is->apart);
+    else if (rounded && s->before[block].apart != 0) // bits that differ, as those of an FP32 word
+        seals_found(e, FOUND_WEIGHT, param, "", number, 0, s->before[block].apart);
 }
 
 // Where no update follows: the same comparison, apart.
@@ -205,7 +207,8 @@ void seals_check_states(struct engine *e) {
         take_array(e, i, (float *)e->single[SINGLE_MOMENT1] + at, is, 1);
         take_array(e, i, (float *)e->single[SINGLE_MOMENT2] + at, is, 2);
         if (holds_rounded(e, i)) compare_rounded(e, i, is);
-        for (int64_t b = 0; b < piece_blocks(e, i); b++) compare(e, i, first + b, true);
+        for (int64_t b = 0; b < piece_blocks(e, i); b++)
+            compare(e, i, first + b, holds_rounded(e, i));
     }
 }
 

@@ -79,13 +79,10 @@ static void update(struct engine *e, int count, struct engine_step *step) {
     step->gradient_norm = states_norm(e);
     engine_moe_end(e, step);
     step->clip_factor = 1;
-    if (!isfinite(step->loss) || !isfinite(step->gradient_norm)) {
-        step->skipped = true;
-        seals_check_states(e);
-        return;
-    }
+    step->skipped = !isfinite(step->loss) || !isfinite(step->gradient_norm);
     if (step->clip_norm > 0 && step->gradient_norm > step->clip_norm)
         step->clip_factor = step->clip_norm / step->gradient_norm;
+    // Asked by every rank: a fault may have made the values of one of them others.
     if (!step->no_update && step->may_update && !step->may_update(step->context, step))
         step->skipped = true;
     if (step->no_update || step->skipped) {
@@ -200,6 +197,7 @@ static void count_choices(struct engine *e, int count) {
 int engine_run_step(struct engine *engine, struct batch *const *batches, int count,
                     struct engine_step *step, struct err *err) {
     struct engine *e = engine;
+    e->seals->found_count = 0;
     if (!e->options.train)
         return err_set(err, ERR_INTERNAL, "a training step of an engine opened for evaluation");
     if (count < 1 || count > e->options.micro_batches)

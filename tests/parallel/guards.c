@@ -220,9 +220,10 @@ static void look(struct engine *e, int rank, int step, const struct engine_step 
     }
     if (count == 0) test_fail(__FILE__, __LINE__, "trial %d, bit %d: not found", n, draw_bit(n));
     say(&f[0], text);
-    // a block of small parameters is named by each comparison in its own way
-    bool alike = count == 1 || (count == 2 && fits(&f[1]));
-    if (!alike || !fits(&f[0]))
+    // The most serious one comes first. Others may see it too: a block of small parameters is named
+    // by each comparison in its own way, and a product with a flipped weight is none of the packed
+    // copy's.
+    if (!fits(&f[0]))
         test_fail(__FILE__, __LINE__, "trial %d: %d findings: %s", n, count, text);
     __atomic_add_fetch(&trial.found, 1, __ATOMIC_RELAXED);
 }
@@ -237,6 +238,7 @@ static void flip_on_layouts(enum engine_target target, bool gradient, const int 
         struct world_result result;
         trial.seed = (uint64_t)i + 1;
         l.steps = 2 * TRIALS / count;
+        if (!gradient) l.samples = 4;
         l.guards = all_guards;
         l.before_step = flip;
         l.ranks_differ = true;
@@ -258,8 +260,8 @@ TEST(flipped_bits_of_masters_are_found) {
     flip_on_layouts(TARGET_MASTER, false, some, SOME);
 }
 TEST(flipped_bits_of_moments_are_found) {
-    flip_on_layouts(TARGET_MOMENT1, false, some, SOME);
-    flip_on_layouts(TARGET_MOMENT2, false, some, SOME);
+    flip_on_layouts(TARGET_MOMENT1, false, some, SOME / 2);
+    flip_on_layouts(TARGET_MOMENT2, false, some + SOME / 2, SOME / 2);
 }
 TEST(flipped_bits_of_gradients_are_found) {
     static const int all[] = {0, 1, 2, 3, 5, 6, 8, 9, 12, 14};
