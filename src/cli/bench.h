@@ -3,6 +3,9 @@
 #pragma once
 
 int bench_attention(int argc, char **argv);
+int bench_checkpoint(int argc, char **argv);
+int bench_faults(int argc, char **argv);
+int bench_control(int argc, char **argv);
 int bench_gemm(int argc, char **argv);
 int bench_guards(int argc, char **argv);
 int bench_hardware(int argc, char **argv);

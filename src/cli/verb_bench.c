@@ -15,6 +15,10 @@ static const struct bench {
 } benches[] = {
     {"attention", bench_attention,
      "tiled attention against the product rate, and against storing the scores"},
+    {"checkpoint", bench_checkpoint,
+     "how long a save holds the run up, how soon it is durable, how fast it is loaded"},
+    {"faults", bench_faults, "bits that flip in a small run: what is found, and how soon"},
+    {"control", bench_control, "the supervisor's share of a core for the heartbeats of many ranks"},
     {"guards", bench_guards, "what the checksums of weights, gradients and optimizer state cost"},
     {"hardware", bench_hardware, "measures this machine, for predictions of runs on it"},
     {"hosts", bench_hosts, "tensor parallelism inside a host, and across hosts on slow links"},
