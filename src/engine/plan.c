@@ -196,6 +196,8 @@ static int make_shape(struct engine *e, struct err *err) {
     const struct engine_options *o = &e->options;
     const struct engine_parallel *p = &e->parallel;
     int64_t full = (int64_t)o->rows * o->context, tokens = full / e->cp;
+    // the update looks at both on its way
+    bool states = o->guards.optimizer || o->guards.weights_every > 0;
     struct rank_shape shape = {.compute = o->compute,
                                .recompute = o->recompute,
                                .train = o->train,
