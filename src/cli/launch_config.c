@@ -156,6 +156,16 @@ int launch_config_reload(struct launch_config *c, int ranks, char *const *words,
     return result;
 }
 
+void launch_config_changed(struct launch_config *c, int ranks, struct text *changes) {
+    struct err err = {0};
+    int unit;
+    struct train_config *now = calloc(1, sizeof *now);
+    if (!now) return;
+    if (resolve(c, ranks, now, &unit, &err) != 0 || compare(c->resolved, now, changes, &err) < 0)
+        text_printf(changes, "%s\n", err.text);
+    free(now);
+}
+
 bool launch_config_fits(const struct launch_config *c, int ranks, int replicas) {
     struct err err = {0};
     struct layout layout;

@@ -28,6 +28,8 @@ int launch_config_keep(struct launch_config *c, struct err *err); // writes the 
 // Reads the file anew, with further key=value words (kept for later), and writes the copy.
 int launch_config_reload(struct launch_config *c, int ranks, char *const *words, int count,
                          struct text *changes, struct err *err);
+// What the file says by now and the copy does not; a file that cannot be read says so.
+void launch_config_changed(struct launch_config *c, int ranks, struct text *changes);
 bool launch_config_fits(const struct launch_config *c, int ranks, int replicas);
 // "17, 4, 203": the samples of a step.
 int launch_config_samples(const struct launch_config *c, int64_t step, struct text *out,

@@ -100,6 +100,11 @@ static int reload(void *context, const char *program, char *const *words, int co
     return 0;
 }
 
+static void changed(void *context, struct text *changes) {
+    struct launch_run *run = context;
+    launch_config_changed(&run->config, run->unit * run->replicas, changes);
+}
+
 static int samples(void *context, int64_t step, struct text *out, struct err *err) {
     struct launch_run *run = context;
     return launch_config_samples(&run->config, step, out, err);
@@ -141,10 +146,11 @@ static int choose_address(struct launch_run *run, const struct hosts *hosts, str
     return 0;
 }
 
-static int supervise_run(struct launch_run *run, const struct hosts *hosts, struct err *err) {
+static int supervise_run(struct launch_run *run, const struct hosts *hosts, const char *changes,
+                         struct err *err) {
     const struct launch_options *o = run->options;
     const struct train_config *c = run->config.resolved;
-    struct supervise_calls calls = {run, command, reload, samples, show};
+    struct supervise_calls calls = {run, command, reload, changed, samples, show};
     struct supervise_options options = {.run_folder = c->folder,
                                         .snapshot_folder = c->snapshot_folder,
                                         .program = run->program,
@@ -163,6 +169,7 @@ static int supervise_run(struct launch_run *run, const struct hosts *hosts, stru
                                                   .fits = fits,
                                                   .context = run},
                                         .policy = o->policy,
+                                        .changes = changes,
                                         .grace_seconds = o->grace_seconds,
                                         .verbose = o->verbose};
     int status = supervise(&options, &calls, err);
@@ -186,7 +193,7 @@ static int with_lock(struct launch_run *run, const struct hosts *hosts, struct e
     if (changed < 0 || launch_config_keep(&run->config, err) != 0)
         status = cli_fail(err);
     else
-        status = supervise_run(run, hosts, err);
+        status = supervise_run(run, hosts, changed > 0 ? changes.data : "", err);
     text_free(&changes);
     return status;
 }

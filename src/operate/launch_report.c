@@ -73,10 +73,32 @@ static bool was_said(struct report_reader *r, int rank, const char *line) {
     return false;
 }
 
+static bool is_known(struct report_known *known, const char *line) {
+    uint64_t digest = hash_string(line);
+    for (int i = 0; i < known->count; i++)
+        if (known->digest[i] == digest) return !known->learning;
+    if (known->learning && known->count < REPORT_KNOWN) known->digest[known->count++] = digest;
+    return false;
+}
+
+// What the library of messages says when a peer is gone; the keeper of the peer has said it better.
+static bool is_noise(const char *line) {
+    int host = 0, words = 0;
+    long got, wanted;
+    sscanf(line, "[%*[^]]]%n", &host);
+    return host > 0 &&
+           sscanf(line + host, " Read %ld, expected %ld, errno =%n", &got, &wanted, &words) == 2 &&
+           words > 0;
+}
+
+static int take_own(struct report_reader *r, const char *line, struct text *show);
+
 static int show_line(struct report_reader *r, int rank, const char *line, bool whole,
                      struct text *show) {
     bool begins = !r->open_line;
     if (begins && !line[0] && rank > 0) return 0;
+    if (whole && begins && is_noise(line)) return take_own(r, line, show);
+    if (whole && begins && rank == 0 && r->known && is_known(r->known, line)) return 0;
     if (whole && begins && line[0] && was_said(r, rank, line)) return 0;
     r->open_line = !whole;
     if (begins && rank > 0 && text_printf(show, "rank %d: ", rank) != 0) return -1;

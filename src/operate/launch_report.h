@@ -28,6 +28,14 @@ int report_lines(struct text *records, struct text *rest, int rank, const char *
 int report_end(struct text *records, int rank, int status, int signal, const char *host,
                double time, int64_t step);
 
+// Lines that rank 0 says whenever it starts: told at the first start, left out at later ones.
+enum { REPORT_KNOWN = 128 };
+struct report_known {
+    uint64_t digest[REPORT_KNOWN];
+    int count;
+    bool learning;
+};
+
 enum { REPORT_RECENT = 64 };
 struct report_rank {
     bool ended;
@@ -47,7 +55,8 @@ struct report_reader {
     uint64_t recent[REPORT_RECENT]; // digests of lines that were shown, and who said them
     int recent_rank[REPORT_RECENT];
     uint64_t shown;
-    bool open_line; // the last thing shown was a piece of a line
+    struct report_known *known; // NULL: all is shown
+    bool open_line;             // the last thing shown was a piece of a line
 };
 int report_open(struct report_reader *reader, int ranks, bool verbose, struct err *err);
 void report_close(struct report_reader *reader);

@@ -44,6 +44,15 @@ static int open_place(struct supervisor *s, struct err *err) {
     return 0;
 }
 
+// The user has taken them (--accept-changes); the log keeps them.
+static void tell_changes(struct supervisor *s) {
+    struct text line = {0};
+    if (!s->options->changes || !s->options->changes[0]) return;
+    supervise_one_line(&line, "changed since the last launch: ", s->options->changes);
+    failure_say(s, INCIDENT_CONFIG, -1, "", -1, line.data ? line.data : "", "taken, as told");
+    text_free(&line);
+}
+
 static int open_all(struct supervisor *s, sigset_t *before, struct err *err) {
     const struct supervise_options *o = s->options;
     if (supervise_read_state(o->run_folder, &s->state, err) != 0 ||
@@ -69,6 +78,7 @@ static void close_all(struct supervisor *s) {
     watch_close(&s->watch);
     place_close(&s->place);
     text_free(&s->details);
+    text_free(&s->changed);
     free(s->connection);
 }
 
@@ -170,9 +180,11 @@ int supervise(const struct supervise_options *options, const struct supervise_ca
     s->watch.step = -1;
     int status = open_all(s, &before, err);
     if (status == 0) {
+        tell_changes(s);
         status = run(s, err);
         struct err own = {0};
-        if (supervise_write_state(options->run_folder, &s->state, &own) != 0)
+        if (supervise_write_state(options->run_folder, &s->state, &own) != 0 ||
+            supervise_write_evicted(options->run_folder, &s->place, &own) != 0)
             log_line(LOG_WARN, "%s", own.text);
     }
     close_all(s);

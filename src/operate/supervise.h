@@ -10,6 +10,7 @@
 //   lock             held while a supervisor is at work, with its process id and host in it
 //   config.yaml      the resolved configuration that all ranks run from (the caller's)
 //   state.json       id of the run, launches so far, steps whose batch is passed over, failures
+//   evicted          hosts that it left out, one a line, written at its end
 //   supervisor.json  where it listens and its key, for the operator's commands (mode 600)
 //
 // and incidents in RUN/incidents.jsonl (operate/incident.h).
@@ -37,6 +38,8 @@ struct supervise_calls {
     // all later attempts. `changes` gets a line for each key that changed.
     int (*reload)(void *context, const char *program, char *const *words, int count,
                   struct text *changes, struct err *err);
+    // What the user's file says now and the ranks do not run from; empty: nothing.
+    void (*changed)(void *context, struct text *changes);
     // The samples of a step, "17, 4, 203".
     int (*samples)(void *context, int64_t step, struct text *out, struct err *err);
     // What ranks and mpirun say, for the user's eyes.
@@ -55,6 +58,7 @@ struct supervise_options {
     bool slurm;
     struct place_shape shape;
     struct policy_options policy;
+    const char *changes;  // of the configuration since the last launch, lines; "": none
     double grace_seconds; // for saving when the run is asked to leave
     bool verbose;
 };

@@ -104,7 +104,26 @@ static int take_ranks(struct supervisor *s, struct err *err) {
     for (int i = 0; i < ranks; i++) s->watch.ranks[i].host = place_host_of(&s->place, i);
     for (int i = 0; i < s->place.count; i++)
         s->watch.hosts[i].in_use = s->place.hosts[i].state == PLACE_IN_USE;
-    return report_open(&s->reader, ranks, s->options->verbose, err);
+    if (report_open(&s->reader, ranks, s->options->verbose, err) != 0) return -1;
+    s->reader.known = s->options->verbose ? NULL : &s->known;
+    s->known.learning = s->launched == 0;
+    return 0;
+}
+
+// A file that was edited meanwhile changes nothing by itself; that is told, once.
+static void look_at_changes(struct supervisor *s) {
+    struct text changes = {0};
+    s->calls->changed(s->calls->context, &changes);
+    const char *now = changes.data ? changes.data : "", *told = s->changed.data;
+    if (now[0] && strcmp(now, told ? told : "") != 0) {
+        struct text line = {0};
+        supervise_one_line(&line, "the configuration was edited while the run goes on: ", now);
+        failure_say(s, INCIDENT_CONFIG, -1, "", -1, line.data ? line.data : "",
+                    "not taken; weft launch --reload RUN takes it");
+        text_free(&line);
+    }
+    text_free(&s->changed);
+    s->changed = changes;
 }
 
 int attempt_start(struct supervisor *s, struct err *err) {
@@ -112,6 +131,7 @@ int attempt_start(struct supervisor *s, struct err *err) {
     struct hosts hosts = {0};
     int number = s->state.attempts;
     look_at_program(s);
+    if (s->launched > 0) look_at_changes(s);
     if (take_ranks(s, err) != 0) return -1;
     int result = s->options->hosts ? place_hosts(&s->place, &hosts, err) : 0;
     struct supervise_attempt attempt = {.number = number,
@@ -127,6 +147,7 @@ int attempt_start(struct supervisor *s, struct err *err) {
     if (result != 0) report_close(&s->reader);
     launch_command_free(&command);
     hosts_free(&hosts);
+    s->launched++;
     return result;
 }
 

@@ -107,7 +107,9 @@ void failure_begin(struct supervisor *s, const struct policy_failure *failure, c
     s->details.size = 0;
     s->phase = SUPERVISE_COLLECT;
     s->deadline = now + (failure->signal ? SIGNAL_SECONDS : TELL_SECONDS);
-    if (failure->kind == INCIDENT_HANG) hosts_stacks(s);
+    if (failure->kind != INCIDENT_HANG) return;
+    peers_journals(s);
+    hosts_stacks(s);
 }
 
 static void begin_to_stop(struct supervisor *s) {
@@ -227,9 +229,9 @@ void failure_look(struct supervisor *s) {
     }
     if (s->phase != SUPERVISE_COLLECT) return;
     look_for_bad_host(s);
-    bool all_said = s->ended == s->ranks || s->starter_left;
+    bool all_said = s->ended == s->ranks || s->starter_left || now >= s->deadline;
     // Stacks are of processes that live; their orders have a deadline of their own.
-    if (s->pending == 0 && (now >= s->deadline || all_said)) begin_to_stop(s);
+    if (all_said && s->pending == 0) begin_to_stop(s);
 }
 
 // ---- what is done
@@ -405,12 +407,23 @@ void supervise_ask_to_leave(struct supervisor *s, enum supervise_leave leave) {
         peers_leave(s);
 }
 
+void supervise_one_line(struct text *out, const char *begin, const char *lines) {
+    text_puts(out, begin);
+    for (const char *p = lines; *p; p++) {
+        if (*p != '\n')
+            text_put(out, p, 1);
+        else if (p[1])
+            text_puts(out, "; ");
+    }
+}
+
 static void describe_reload(const char *program, const char *changes, struct text *out) {
     text_puts(out, "the operator asked for a restart");
     if (program) text_printf(out, " as %s", program);
-    text_puts(out, changes[0] ? " with changes: " : ", nothing in the configuration changed");
-    for (const char *p = changes; *p; p++)
-        text_put(out, *p == '\n' ? (p[1] ? "; " : "") : p, *p == '\n' ? (p[1] ? 2 : 0) : 1);
+    if (changes[0])
+        supervise_one_line(out, " with changes: ", changes);
+    else
+        text_puts(out, ", nothing in the configuration changed");
 }
 
 static void plan_restart(struct supervisor *s, enum incident_kind kind, const char *evidence) {

@@ -8,7 +8,7 @@
 #include "operate/watch.h"
 #include <signal.h>
 
-enum { RUN_ID_BYTES = 17, SKIP_BYTES = 4096, OLD_STARTERS = 8 };
+enum { RUN_ID_BYTES = 17, SKIP_BYTES = 4096, DETAILS_MOST_BYTES = 8 << 20 };
 
 // ---- supervise_files.c
 struct supervise_state { // RUN/launch/state.json
@@ -21,6 +21,8 @@ struct supervise_state { // RUN/launch/state.json
 int supervise_read_state(const char *run_folder, struct supervise_state *state, struct err *err);
 int supervise_write_state(const char *run_folder, const struct supervise_state *state,
                           struct err *err);
+// Names of the evicted hosts, one a line: who schedules the run again keeps them away.
+int supervise_write_evicted(const char *run_folder, const struct place *place, struct err *err);
 int supervise_publish(const char *run_folder, const char *address, int port,
                       const struct wire_key *key, const char *run, struct err *err);
 void supervise_withdraw(const char *run_folder);
@@ -61,9 +63,11 @@ struct supervisor {
     int starter_status;
     int errors; // what it says; -1: closed
     struct report_reader reader;
-    int *connection; // [ranks]; -1: none
+    struct report_known known; // what rank 0 says at every start
+    int *connection;           // [ranks]; -1: none
     int ranks, ended;
-    double begun;           // launched
+    int launched;           // attempts of this supervisor
+    double begun;           // the latest one
     double arrived, loaded; // all ranks have said hello; have begun their first step. 0: not yet
     int64_t first_step;     // that they began
     bool stepped;           // and have done it
@@ -82,6 +86,7 @@ struct supervisor {
     struct text details;
     int number; // of its incident, until the run is back in a step; 0: none
     int states_back;
+    struct text changed; // of the user's file, as told last
 };
 
 // ---- supervise_attempt.c: one start of the ranks, until nothing is left of it
@@ -94,8 +99,9 @@ void attempt_interrupt(struct supervisor *s);
 
 // ---- supervise_peers.c: ranks, agents and commands
 void peers_event(void *context, const struct control_event *event);
-void peers_facts(struct supervisor *s); // tells the ranks what was measured
-void peers_leave(struct supervisor *s); // asks them to save and leave
+void peers_facts(struct supervisor *s);    // tells the ranks what was measured
+void peers_leave(struct supervisor *s);    // asks them to save and leave
+void peers_journals(struct supervisor *s); // asks for their latest messages, into the details
 
 // ---- supervise_hosts.c
 int hosts_open(struct supervisor *s, struct err *err); // place and control are open
@@ -124,5 +130,7 @@ void failure_grow(struct supervisor *s, const char *host); // it is back; planne
 int failure_evict(struct supervisor *s, int host, struct text *action);
 void failure_say(struct supervisor *s, enum incident_kind kind, int rank, const char *host,
                  int64_t step, const char *evidence, const char *action);
+// Lines, behind `begin`, as one: for the evidence of an incident.
+void supervise_one_line(struct text *out, const char *begin, const char *lines);
 // The run is asked to leave, for a restart or for good.
 void supervise_ask_to_leave(struct supervisor *s, enum supervise_leave leave);

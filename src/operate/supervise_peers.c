@@ -36,6 +36,19 @@ void peers_leave(struct supervisor *s) {
     order_leave(s, -1);
 }
 
+void peers_journals(struct supervisor *s) {
+    json_t *order = json_pack("{s:s,s:s}", "type", "order", "order", "journal");
+    if (order) control_send_ranks(s->control, order);
+    json_decref(order);
+}
+
+// The latest messages of a rank, beside the stacks of a hang.
+static void take_journal(struct supervisor *s, int rank, const json_t *message) {
+    const char *text = json_string_value(json_object_get(message, "text"));
+    if (text && s->phase == SUPERVISE_COLLECT && s->details.size < DETAILS_MOST_BYTES)
+        text_printf(&s->details, "---- messages of rank %d\n%s\n", rank, text);
+}
+
 // ---- ranks
 
 static void look_at_start(struct supervisor *s) {
@@ -50,6 +63,7 @@ static void look_at_start(struct supervisor *s) {
     if (!arrived || !loaded || s->loaded > 0) return;
     s->loaded = clock_seconds();
     s->first_step = w->step;
+    s->known.learning = false;
     peers_facts(s);
 }
 
@@ -58,6 +72,10 @@ static void rank_said(struct supervisor *s, const struct control_event *e) {
     const char *type = json_string_value(json_object_get(e->message, "type"));
     if (type && strcmp(type, "report") == 0) {
         failure_report(s, e->rank, e->message);
+        return;
+    }
+    if (type && strcmp(type, "journal") == 0) {
+        take_journal(s, e->rank, e->message);
         return;
     }
     if (watch_beat(&s->watch, e->rank, e->message, clock_seconds(), &err) != 0) {

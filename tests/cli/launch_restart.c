@@ -349,6 +349,16 @@ TEST_LIMIT(restart_after_a_hang, 100) {
     CHECK_EQ_INT(launches(), 2);
     CHECK_EQ_INT(incidents("hang", &record), 1);
     CHECK_EQ_INT(json_integer_value(json_object_get(record, "rank")), 1);
+    char path[4300], *text;
+    size_t size;
+    struct err err = {0};
+    const char *details = json_string_value(json_object_get(record, "details"));
+    CHECK(details != NULL);
+    snprintf(path, sizeof path, "%s/%s", test_path("run"), details);
+    CHECK_OK(file_read(path, 0, &text, &size, &err), err);
+    CHECK_CONTAINS(text, "fault_strike"); // in the stack of the one that stands still
+    CHECK_CONTAINS(text, "---- messages of rank 0");
+    free(text);
     json_decref(record);
 }
 
@@ -368,4 +378,28 @@ TEST(restart_leaves_nothing_behind) {
         test_shell(out, sizeof out, "cat /proc/[0-9]*/environ 2>/dev/null | grep -c -a %s", mark),
         1);
     CHECK_STR(out, "0\n");
+}
+
+// An editor's mistake at night: the restart runs from the copy, and says what it did not take.
+TEST_LIMIT(restart_takes_no_edited_file, 60) {
+    char words[9000];
+    json_t *record = NULL;
+    write_inputs(100000000);
+    pid_t launcher = start("checkpoint.every=0", NULL);
+    wait_for("step 3/");
+    write_inputs(777);
+    snprintf(words, sizeof words, "--inject %s kind=kill rank=1", test_path("run"));
+    CHECK_STATUS(order(words), 0);
+    while (incidents("restart", NULL) < 1) usleep(20000);
+    CHECK_EQ_INT(incidents("config", &record), 1);
+    CHECK_CONTAINS(json_string_value(json_object_get(record, "evidence")),
+                   "train.steps: 100000000, now 777");
+    CHECK_CONTAINS(json_string_value(json_object_get(record, "action")), "not taken");
+    json_decref(record);
+    kill(launcher, SIGINT);
+    CHECK_EQ_INT(finish(launcher), 130);
+    CHECK(strstr(read_log(), "/777  loss") == NULL);
+    // what a start always says is said once
+    const char *first = strstr(read_log(), "device: ");
+    CHECK(first != NULL && strstr(first + 1, "device: ") == NULL);
 }
