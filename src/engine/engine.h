@@ -126,8 +126,10 @@ struct engine_step {
     // Replays: what the data rank that stands so many places further (modulo dp) computes. The
     // caller passes its micro-batches; dropout is its own.
     int data_shift;
-    // Called on every rank when loss and gradient norm are known and finite, before weights and
-    // moments change; the values are the same on all ranks. False: the step is skipped. NULL: none.
+    // Called on every rank when loss and gradient norm are known, finite or not, before weights and
+    // moments change. The values are the same on all ranks unless memory or a computation has
+    // failed. False on all ranks: the step is skipped; so it is where they are not finite. NULL:
+    // none.
     bool (*may_update)(void *context, const struct engine_step *step);
     void *context;
     // results

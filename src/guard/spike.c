@@ -54,7 +54,7 @@ bool spike_is(const struct spike *s, double loss, double norm, char why[200]) {
            deviates("gradient norm", s->norm, count, norm, rule->norm_deviations, why);
 }
 
-static void accept(struct spike *s, double loss, double norm) {
+void spike_accept(struct spike *s, double loss, double norm) {
     int64_t n = s->accepted++;
     double weight = (double)(n + 1) * NEWEST_WEIGHT < 1 ? 1 / (double)(n + 1) : NEWEST_WEIGHT;
     s->average += weight * (loss - s->average);
@@ -81,16 +81,18 @@ int64_t spike_first_recent(const struct spike *s, int64_t step) {
     return first;
 }
 
-enum spike_verdict spike_judge(struct spike *s, int64_t step, double loss, double norm,
-                               char why[200]) {
+enum spike_verdict spike_skip(struct spike *s, int64_t step) {
     int64_t first;
-    why[0] = 0;
-    if (!spike_is(s, loss, norm, why)) {
-        accept(s, loss, norm);
-        return SPIKE_NONE;
-    }
     s->skipped[s->skipped_count++ % SPIKE_RECENT] = step;
     return recent(s, step, &first) > s->rule.most_in_recent ? SPIKE_ROLL_BACK : SPIKE_SKIP;
+}
+
+enum spike_verdict spike_judge(struct spike *s, int64_t step, double loss, double norm,
+                               char why[200]) {
+    why[0] = 0;
+    if (spike_is(s, loss, norm, why)) return spike_skip(s, step);
+    spike_accept(s, loss, norm);
+    return SPIKE_NONE;
 }
 
 // ---- with checkpoints --------------------------------------------------------------------------

@@ -33,8 +33,10 @@ struct spike { // state; saved with checkpoints
 enum spike_verdict { SPIKE_NONE, SPIKE_SKIP, SPIKE_ROLL_BACK };
 // Whether the step's values are a spike; changes nothing. `why` gets the figures.
 bool spike_is(const struct spike *s, double loss, double gradient_norm, char why[200]);
-// Judges a step, and takes its values into the state when it is accepted; else the step is counted
-// as skipped.
+void spike_accept(struct spike *s, double loss, double gradient_norm);
+// Counts a step as skipped; SPIKE_SKIP or SPIKE_ROLL_BACK.
+enum spike_verdict spike_skip(struct spike *s, int64_t step);
+// The three above in one.
 enum spike_verdict spike_judge(struct spike *s, int64_t step, double loss, double gradient_norm,
                                char why[200]);
 // The first of the skipped steps among the last 100 before and with `step`; -1: none.

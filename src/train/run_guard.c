@@ -44,21 +44,21 @@ void run_guard_close(struct run *run) {
 bool run_may_update(void *context, const struct engine_step *step) {
     struct run *run = context;
     struct run_guard *g = &run->guard;
-    char why[200];
     run_wait_for_snapshot(run); // it copies what the update changes
     run_guard_look_at_replicas(run);
+    spike_is(&g->spike, step->loss, step->gradient_norm, g->why);
     run_guard_exchange(run);
-    if (g->failed.kind != ERR_NONE || g->found[0] > 0 || g->found[1] > 0) return false;
-    if (spike_is(&g->spike, step->loss, step->gradient_norm, g->why)) return false;
-    return spike_judge(&g->spike, run->step + 1, step->loss, step->gradient_norm, why) ==
-           SPIKE_NONE;
+    if (g->failed.kind != ERR_NONE || g->found[0] > 0 || g->found[1] > 0 || g->found[2] > 0)
+        return false;
+    spike_accept(&g->spike, step->loss, step->gradient_norm);
+    return true;
 }
 
 int run_guard_pass(struct run *run, struct batch *const *batches, int count,
                    struct engine_step *step, bool update, struct err *err) {
     struct run_guard *g = &run->guard;
     g->own_findings = 0;
-    g->found[0] = g->found[1] = 0;
+    g->found[0] = g->found[1] = g->found[2] = 0;
     g->odd.of = 0;
     g->failed = (struct err){0};
     g->why[0] = 0;
@@ -73,34 +73,34 @@ int run_guard_pass(struct run *run, struct batch *const *batches, int count,
 
 // ---- what follows ------------------------------------------------------------------------------
 
-static int too_many_in_a_row(struct run *run, int64_t step, struct err *err) {
+static int too_many_in_a_row(struct run *run, int64_t step, const char *why, struct err *err) {
     err_set(err, ERR_DATA,
             "stopped at step %lld: %d steps in a row were skipped, the last one since %s; lower "
             "optimizer.learning_rate, or look at the samples named above (the last checkpoint is "
             "of step %lld)",
-            (long long)step, run->bad_steps, run->guard.why, (long long)run->saved_step);
+            (long long)step, run->bad_steps, why, (long long)run->saved_step);
     return run_agree(run, -1, err);
 }
 
 // The data or the program itself gave these values: they are passed over.
-static int skip(struct run *run, const struct engine_step *step, struct err *err) {
+static int skip(struct run *run, const struct engine_step *step, const char *why, struct err *err) {
     struct run_guard *g = &run->guard;
     int64_t number = run->step + 1, samples = step->counted;
     char text[600];
     int batch = run->loader_batch;
-    enum spike_verdict verdict =
-        spike_judge(&g->spike, number, step->loss, step->gradient_norm, g->why);
+    enum spike_verdict verdict = spike_skip(&g->spike, number);
     int64_t first = spike_first_recent(&g->spike, number);
     run->bad_steps++;
     json_t *from = run_samples(run, run->samples, batch, text);
     json_t *more = json_pack("{s:o,s:i,s:I}", "samples", from ? from : json_array(), "in_a_row",
                              run->bad_steps, "tokens", (json_int_t)samples);
-    char why[900];
-    snprintf(why, sizeof why, "%s; samples %s", g->why, text);
-    run_guard_tell(run, "loss_spike", "the step was skipped", number, -1, why, more);
-    if (run->bad_steps >= run->config->max_bad_steps) return too_many_in_a_row(run, number, err);
+    char all[1200];
+    snprintf(all, sizeof all, "%s; samples %s", why, text);
+    run_guard_tell(run, "loss_spike", "the step was skipped", number, -1, all, more);
+    if (run->bad_steps >= run->config->max_bad_steps)
+        return too_many_in_a_row(run, number, why, err);
     if (verdict != SPIKE_ROLL_BACK) return 0;
-    if (run->saved_step >= 0) return run_roll_back_spikes(run, first, g->why, err);
+    if (run->saved_step >= 0) return run_roll_back_spikes(run, first, why, err);
     if (run_leads(run))
         log_line(LOG_WARN,
                  "step %lld: more than %d of the last %d steps were skipped, but there is no older "
@@ -138,11 +138,11 @@ static int settle_result(struct run *run, struct batch *const *batches, int coun
     struct replay_verdict v = {.cause = REPLAY_PASSING, .rank = s->rank, .other = -1};
     snprintf(v.why, sizeof v.why, "not replayed");
     if (s->kind == SUSPECT_COPY) engine_weights_changed(run->engine);
-    if (!finding && !run->config->guard_replay) return skip(run, step, err);
+    if (!finding && !run->config->guard_replay) return skip(run, step, s->text, err);
     if (run->config->guard_replay &&
         run_replay(run, batches, count, fresh, step, &v, &found_again, err) != 0)
         return -1;
-    if (v.cause == REPLAY_SOFTWARE && !finding) return skip(run, step, err);
+    if (v.cause == REPLAY_SOFTWARE && !finding) return skip(run, step, s->text, err);
     if (v.cause == REPLAY_SOFTWARE && found_again) return stop_for_software(run, s, &v, err);
     if (v.cause == REPLAY_SOFTWARE) { // flipped behind the digest, and not again
         v.cause = REPLAY_PASSING;
@@ -187,7 +187,7 @@ int run_guard_step(struct run *run, struct batch *const *batches, int count,
         }
         if (step->counted == 0) return 0;
         run_guard_exchange(run); // what rests was compared, now that there was no update
-        run_guard_describe(run, step, &s);
+        run_guard_describe(run, &s);
         if (s.kind >= SUSPECT_STATE) return settle_state(run, &s, err);
         int result = settle_result(run, batches, count, round, &s, &fresh, step, err);
         if (result != AGAIN) return result;

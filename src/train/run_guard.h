@@ -30,12 +30,13 @@ enum run_suspicion {
     SUSPECT_NOTHING,
     SUSPECT_SPIKE,   // of loss or norm, or not finite
     SUSPECT_RESULT,  // a gradient or product of this step; the state is sound
+    SUSPECT_COPY,    // a copy of weights, before the update: made anew from the masters
     SUSPECT_STATE,   // weights or optimizer state
     SUSPECT_REPLICAS // ranks that should hold the same do not
 };
 struct run_suspect { // the same on all ranks
     enum run_suspicion kind;
-    int rank, other; // whose; -1: not known, or nobody's
+    int rank, other; // whose; -1: not known, or nobody's; both: one of the two
     char parameter[128];
     char text[400];    // one sentence
     int64_t good_step; // newest step whose state is above suspicion
@@ -49,10 +50,9 @@ struct run_guard {
     int skip_count;
 
     // of the pass in progress
-    bool asked;                   // the hook was called
-    bool compared;                // replicas were, in this step
-    int own_findings;             // of this rank when the hook was called
-    int64_t found[2];             // gathered: of a rank's own checksums, of replicas; 0: nothing
+    int own_findings; // of this rank when they were gathered
+    // gathered: of a rank's own checksums, of replicas, of loss and norm; 0: nothing
+    int64_t found[3];
     struct engine_difference odd; // the difference behind found[1], on the ranks that see it
     char why[200];                // of a spike
     struct err failed;            // of the hook, which cannot fail itself
@@ -104,12 +104,12 @@ json_t *run_guard_state(const struct run *run);
 int run_guard_load(struct run *run, json_t *state, const char *where, struct err *err);
 
 // ---- between the files run_guard.c ...
-bool run_guard_compares(const struct run *run); // is there an exchange before the update?
-void run_guard_exchange(struct run *run);       // collective: fills guard.found
+void run_guard_exchange(struct run *run); // collective: fills guard.found
 void run_guard_look_at_replicas(struct run *run);
-// Collective when a rank's own findings are behind it.
-void run_guard_describe(struct run *run, const struct engine_step *step, struct run_suspect *out);
-void run_guard_describe_found(struct run *run, int64_t found, int64_t now, struct run_suspect *out);
+// Collective. What guard.found says of a step that was held back; what SIGNAL_FOUND says of one
+// that has changed the weights.
+void run_guard_describe(struct run *run, struct run_suspect *out);
+void run_guard_describe_updated(struct run *run, int64_t found, struct run_suspect *out);
 // One pass over the step's micro-batches under guard (with the hook) or without update.
 int run_guard_pass(struct run *run, struct batch *const *batches, int count,
                    struct engine_step *step, bool update, struct err *err);

@@ -109,7 +109,8 @@ int run_roll_back(struct run *run, const struct run_suspect *s, struct err *err)
     snprintf(action, sizeof action, "the run went back to step %lld", (long long)run->step);
     json_t *more = json_pack("{s:I,s:I,s:s}", "from_step", (json_int_t)from, "to_step",
                              (json_int_t)run->step, "parameter", s->parameter);
-    run_guard_tell(run, "silent_corruption", action, run->step, s->rank, s->text, more);
+    run_guard_tell(run, "silent_corruption", action, run->step, s->other < 0 ? s->rank : -1,
+                   s->text, more);
     return 1;
 }
 
@@ -142,7 +143,7 @@ int run_roll_back_spikes(struct run *run, int64_t from, const char *why, struct 
 // Every rank knows it: nothing is to be agreed on any more. The supervisor starts the run again
 // without the hosts of the ranks that end with this kind.
 int run_leave_host(struct run *run, int rank, int other, const char *why, struct err *err) {
-    bool own = run->rank == rank || run->rank == other || rank < 0;
+    bool own = run->rank == rank || run->rank == other;
     char who[300];
     if (rank < 0)
         snprintf(who, sizeof who, "a host");

@@ -22,25 +22,19 @@ static int64_t own_key(const struct run *run) {
     return key_of(run, FOUND_KINDS - (int)f.kind);
 }
 
-bool run_guard_compares(const struct run *run) {
-    const struct train_config *c = run->config;
-    return c->guard_optimizer || c->guard_gradients || c->weights_every > 0 ||
-           c->products_every > 0 || c->replicas_every > 0;
-}
-
 void run_guard_exchange(struct run *run) {
     struct run_guard *g = &run->guard;
     struct engine_finding f;
-    if (!run_guard_compares(run)) return;
     g->own_findings = engine_findings(run->engine, &f, 1);
     g->found[0] = own_key(run);
     g->found[1] = g->odd.of > 0 ? key_of(run, 1) : 0;
-    if (run->world) comm_max_integers(run->world, g->found, 2);
+    g->found[2] = g->why[0] ? key_of(run, 1) : 0;
+    if (run->world) comm_max_integers(run->world, g->found, 3);
 }
 
 // What the hook saw has led to a decision already.
 int64_t run_guard_found(struct run *run) {
-    return run->guard.own_findings > 0 || !run_guard_compares(run) ? 0 : own_key(run);
+    return run->guard.own_findings > 0 ? 0 : own_key(run);
 }
 
 int64_t run_guard_hardware(struct run *run) {
@@ -114,40 +108,40 @@ void run_guard_look_at_replicas(struct run *run) {
 
 // ---- in words ----------------------------------------------------------------------------------
 
-static int64_t not_later(const struct run *run, int64_t now, int64_t period) {
-    int64_t good = now - 1 - period;
-    return good > run->guard.loaded_step ? good : run->guard.loaded_step;
-}
-
-// The newest state that the fault cannot have reached yet.
-static int64_t good_step(const struct run *run, enum engine_found kind, int64_t now) {
-    switch (kind) {
-    case FOUND_MASTER:
-    case FOUND_MOMENT:
-        return run->guard.good_step;
-    case FOUND_WEIGHT:
-    case FOUND_PACKED:
-        return not_later(run, now, run->config->weights_every);
-    case FOUND_GRADIENT:
-    case FOUND_PRODUCT:
-    case FOUND_KINDS:
-        break;
-    }
-    return now - 1;
-}
-
 static const char *host_of(const struct run *run, int rank) {
     return run->comm ? comm_host(run->comm, rank) : "this host";
 }
 
-void run_guard_describe_found(struct run *run, int64_t found, int64_t now,
-                              struct run_suspect *out) {
+// Masters and moments: since the update before. Weights are compared with their masters by every
+// update, so that the state before this step is sound.
+static int64_t good_step(const struct run *run, enum engine_found kind, int64_t now) {
+    bool state = kind == FOUND_MASTER || kind == FOUND_MOMENT;
+    return state ? run->guard.good_step : now - 1;
+}
+
+static enum run_suspicion suspicion(enum engine_found kind, bool updated) {
+    switch (kind) {
+    case FOUND_WEIGHT:
+    case FOUND_PACKED:
+        return updated ? SUSPECT_STATE : SUSPECT_COPY;
+    case FOUND_GRADIENT:
+    case FOUND_PRODUCT:
+        return updated ? SUSPECT_STATE : SUSPECT_RESULT;
+    case FOUND_MASTER:
+    case FOUND_MOMENT:
+    case FOUND_KINDS:
+        break;
+    }
+    return SUSPECT_STATE;
+}
+
+static void describe_found(struct run *run, int64_t found, int64_t now, bool updated,
+                           struct run_suspect *out) {
     struct engine_finding f = {.update = 0};
     int rank = rank_of(run, found);
     if (rank == run->rank) engine_findings(run->engine, &f, 1);
     if (run->world) comm_wait(comm_broadcast(run->world, rank, &f, sizeof f), NULL);
-    bool result = f.kind == FOUND_GRADIENT || f.kind == FOUND_PRODUCT;
-    *out = (struct run_suspect){.kind = result ? SUSPECT_RESULT : SUSPECT_STATE,
+    *out = (struct run_suspect){.kind = suspicion(f.kind, updated),
                                 .rank = rank,
                                 .other = -1,
                                 .good_step = good_step(run, f.kind, now)};
@@ -165,17 +159,22 @@ void run_guard_describe_found(struct run *run, int64_t found, int64_t now,
                  (long long)now, f.parameter, rank, host_of(run, rank), (long long)f.block);
 }
 
+void run_guard_describe_updated(struct run *run, int64_t found, struct run_suspect *out) {
+    describe_found(run, found, run->step, true, out);
+}
+
 static void describe_difference(struct run *run, struct run_suspect *out) {
     struct run_guard *g = &run->guard;
     struct engine_difference d = g->odd;
     int speaker = rank_of(run, g->found[1]);
-    int64_t now = run->step + 1;
+    int64_t now = run->step + 1, good = now - 1 - run->config->replicas_every;
+    if (good < g->loaded_step) good = g->loaded_step;
     if (run->world) comm_wait(comm_broadcast(run->world, speaker, &d, sizeof d), NULL);
-    *out = (struct run_suspect){.kind = SUSPECT_REPLICAS,
-                                .rank = d.undecided || d.rank_count < 1 ? -1 : d.ranks[0],
-                                .other = -1,
-                                .good_step = not_later(run, now, run->config->replicas_every)};
+    *out =
+        (struct run_suspect){.kind = SUSPECT_REPLICAS, .rank = -1, .other = -1, .good_step = good};
     snprintf(out->parameter, sizeof out->parameter, "%s", d.parameter);
+    if (!d.undecided || d.rank_count == 2) out->rank = d.ranks[0];
+    if (d.undecided && d.rank_count == 2) out->other = d.ranks[1];
     char ranks[200] = "";
     for (int i = 0; i < d.rank_count && i < 16; i++)
         snprintf(ranks + strlen(ranks), sizeof ranks - strlen(ranks), "%s%d (%s)", i ? ", " : "",
@@ -191,17 +190,19 @@ static void describe_difference(struct run *run, struct run_suspect *out) {
     g->trial.hash = master_hash(run, d.parameter);
 }
 
-void run_guard_describe(struct run *run, const struct engine_step *step, struct run_suspect *out) {
+void run_guard_describe(struct run *run, struct run_suspect *out) {
     struct run_guard *g = &run->guard;
     if (g->found[0] > 0) {
-        run_guard_describe_found(run, g->found[0], run->step + 1, out);
+        describe_found(run, g->found[0], run->step + 1, false, out);
         return;
     }
     if (g->found[1] > 0) {
         describe_difference(run, out);
         return;
     }
-    if (!g->why[0]) spike_is(&g->spike, step->loss, step->gradient_norm, g->why);
+    if (run->world)
+        comm_wait(comm_broadcast(run->world, rank_of(run, g->found[2]), g->why, sizeof g->why),
+                  NULL);
     *out = (struct run_suspect){
         .kind = SUSPECT_SPIKE, .rank = -1, .other = -1, .good_step = run->step};
     snprintf(out->text, sizeof out->text, "%s", g->why);
