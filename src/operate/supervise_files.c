@@ -133,6 +133,19 @@ int supervise_write_state(const char *run_folder, const struct supervise_state *
                       err);
 }
 
+int supervise_write_evicted(const char *run_folder, const struct place *place, struct err *err) {
+    char path[4096];
+    struct text names = {0};
+    int failed = path_of(run_folder, "evicted", path, err);
+    for (int i = 0; i < place->count && !failed; i++)
+        if (place->hosts[i].state == PLACE_EVICTED &&
+            text_printf(&names, "%s\n", place->hosts[i].name) != 0)
+            failed = err_set(err, ERR_MEMORY, "%s: no memory", path);
+    if (!failed) failed = file_replace(path, names.data ? names.data : "", names.size, err);
+    text_free(&names);
+    return failed;
+}
+
 // ---- supervisor.json
 
 int supervise_publish(const char *run_folder, const char *address, int port,
