@@ -194,21 +194,29 @@ static void tell_late(struct run *run, const char *what) {
 
 static int look(struct run *run, double *pause, struct err *err);
 
+// Until `flag` is no longer set, but not longer than a moment unless it must be. Tiny runs come so
+// fast that a disk which is not slow at all is late.
+static int wait_while(struct run *run, const bool *flag, bool must, struct err *err) {
+    enum { MOMENTS = 8 };
+    double pause = 0.005;
+    for (int i = 0; *flag && (must || i < MOMENTS); i++)
+        if (look(run, &pause, err) != 0) return -1;
+    return 0;
+}
+
+static bool is_to_stay(const struct run *run, int64_t step) {
+    return run->config->keep_every > 0 && step % run->config->keep_every == 0;
+}
+
 // What waits for the disk would be written over: of steps that are to stay that must not be.
 static int make_way(struct run *run, struct err *err) {
     struct run_saves *s = &run->saves;
-    enum { MOMENTS = 8 };
-    int64_t keep = run->config->keep_every, old = s->next.step;
-    if (!s->next.waits) return 0;
-    // tiny runs come so fast that a disk which is not slow at all is late
-    double pause = 0.005;
-    for (int i = 0; i < MOMENTS && s->next.waits; i++)
-        if (look(run, &pause, err) != 0) return -1;
-    if (!s->next.waits) return 0;
-    if (keep > 0 && old % keep == 0) {
+    int64_t old = s->next.step;
+    bool stays = s->next.waits && is_to_stay(run, old);
+    if (stays)
         tell_late(run, "waits for the disk, which is slower than saves come; the run waits too");
-        return run_saves_finish(run, false, err);
-    }
+    if (wait_while(run, &s->next.waits, stays, err) != 0) return -1;
+    if (!s->next.waits) return 0;
     log_line(LOG_WARN,
              "checkpoint of step %lld is replaced by that of step %lld before it was "
              "written: the disk is slower than saves come",
@@ -221,14 +229,16 @@ static int make_way(struct run *run, struct err *err) {
 
 int run_save_behind(struct run *run, struct err *err) {
     struct run_saves *s = &run->saves;
+    double clock = clock_seconds();
     s->due = run->signals[SIGNAL_SNAPSHOT_BUSY] > 0;
+    if (wait_while(run, &s->due, is_to_stay(run, run->step), err) != 0) return -1;
     if (s->due) {
         tell_late(run, "is not complete in memory; it begins when that is");
         return 0;
     }
     if (make_way(run, err) != 0) return -1;
     run_fault_save(run);
-    double begin = record_begin(&run->lane), clock = clock_seconds();
+    double begin = record_begin(&run->lane);
     struct checkpoint_state state = run_state(run);
     s->next.step = run->step;
     s->next.why = (struct err){0};
@@ -338,6 +348,7 @@ static int look(struct run *run, double *pause, struct err *err) {
         comm_max_integers(run->world, &run->signals[SIGNAL_SAVE], RUN_SIGNALS - SIGNAL_SAVE);
         if (comm_check(run->comm, err) != 0) return -1;
     }
+    if (run->saves.due) run->saves.due = run->signals[SIGNAL_SNAPSHOT_BUSY] > 0;
     return run_saves_settle(run, err);
 }
 

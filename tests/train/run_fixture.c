@@ -45,6 +45,7 @@ void fixture_config(struct train_config *config, const char *folder, const char 
     snprintf(text[count++], sizeof text[0], "data.train=%.400s", train);
     snprintf(text[count++], sizeof text[0], "data.validation=%.400s", validation);
     snprintf(text[count++], sizeof text[0], "train.folder=%.300s/%.100s", folder, name);
+    snprintf(text[count++], sizeof text[0], "checkpoint.snapshot_folder=%.400s/memory", folder);
     for (; *words && count < MOST; words++) snprintf(text[count++], sizeof text[0], "%s", *words);
     for (int i = 0; i < count; i++) all[i] = text[i];
     CHECK_OK(config_load(config, NULL, all, count, &err), err);
