@@ -211,7 +211,7 @@ static struct plan plan_of(uint64_t seed) {
     p.kills = many < 0.5 ? 1 : many < 0.8 ? 2 : many < 0.95 ? 3 : 4;
     for (int i = 0; i < p.kills; i++) {
         double victim = random_uniform(key, turn++);
-        p.kill[i].share = random_uniform(key, turn++);
+        p.kill[i].share = 0.05 + 0.9 * random_uniform(key, turn++);
         p.kill[i].in_save = random_uniform(key, turn++) < 0.4;
         p.kill[i].victim = victim < 0.45   ? PROCESSES_ONE_RANK
                            : victim < 0.75 ? PROCESSES_RANKS
@@ -310,13 +310,16 @@ static bool try_seed(uint64_t seed) {
     snprintf(name, sizeof name, "seed-%llu", (unsigned long long)seed);
     snprintf(run, sizeof run, "%s", path_of(name));
     snprintf(mark, sizeof mark, "%d-%llu", getpid(), (unsigned long long)seed);
-    double seconds = 0, scale = 1;
+    static const double scales[] = {1, 0.7, 1.3, 0.5, 1.6};
+    enum { SCALES = sizeof scales / sizeof scales[0] };
+    double seconds = 0;
     bool right = true;
-    for (int hits = 0; right && hits == 0; scale *= 0.6) { // earlier, when it had ended by then
+    // other moments where the run had ended by then, or no rank was there yet
+    for (int turn = 0, hits = 0; right && hits == 0 && turn < SCALES; turn++) {
         if (file_exists(run)) CHECK_OK(file_remove_tree(run, &err), err);
         CHECK_OK(file_make_folders(run, &err), err);
         double begin = clock_seconds();
-        right = run_with_kills(&p, scale, run, mark, story, sizeof story, &hits);
+        right = run_with_kills(&p, scales[turn], run, mark, story, sizeof story, &hits);
         seconds = clock_seconds() - begin;
         processes_kill(mark, PROCESSES_ALL, 0); // what an end may have left
     }
