@@ -16,13 +16,17 @@
 enum { MOST_ROUNDS = 100, VARIANTS = 6 };
 
 static const char help[] =
-    "usage: weft bench guards CONFIG [key=value ...] [--rounds N] [--json]\n\n"
+    "usage: weft bench guards CONFIG [key=value ...] [--rounds N] [--tokens N]\n"
+    "                         [--json]\n\n"
     "Training steps of the configured model on random tokens in one process: without guards, with\n"
     "each of guard.optimizer, guard.gradients, guard.weights_every=1 and guard.products_every=1,\n"
     "and with all of them as configured, one after the other, N (3) times. Of each guard: seconds\n"
     "that it adds to a step (median of the rounds), by the wall clock and of the processors, and\n"
     "their share of a step without guards. Where other programs run beside, the processors' time\n"
-    "says more. \"inside\" is the time of the passes over memory that belong to guards alone; "
+    "says more. Guards cost by weight and micro-batch, hardly by token: with --tokens the\n"
+    "alternating steps have micro-batches of N tokens only, which takes a fraction of the time,\n"
+    "and shares are those of one whole step without guards, run behind them. \"inside\" is the "
+    "time of the passes over memory that belong to guards alone; "
     "what\n"
     "the optimizer's kernel does on the way is not in it.\n";
 
@@ -35,7 +39,7 @@ struct variant {
 struct bench {
     const char *path;
     char **words;
-    int word_count, rounds;
+    int word_count, rounds, short_tokens;
     bool json, help;
     struct train_config *config;
     struct device device;
@@ -45,6 +49,7 @@ struct bench {
     struct variant variant[VARIANTS];
     double wall[VARIANTS][MOST_ROUNDS], cpu[VARIANTS][MOST_ROUNDS], inside[VARIANTS];
     int64_t tokens;
+    double whole_seconds, whole_processors; // of a step without guards
 };
 
 static int parse(int argc, char **argv, struct bench *b, struct err *err) {
@@ -57,13 +62,19 @@ static int parse(int argc, char **argv, struct bench *b, struct err *err) {
             b->json = true;
         } else if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
             b->rounds = (int)strtol(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--tokens") == 0 && i + 1 < argc) {
+            b->short_tokens = (int)strtol(argv[++i], NULL, 10);
+            if (b->short_tokens < 1)
+                return err_set(err, ERR_USAGE, "bench guards: --tokens %s: expected 1 or more",
+                               argv[i]);
         } else if (strchr(argv[i], '=')) {
             b->words[b->word_count++] = argv[i]; // never behind the word that is read
         } else if (argv[i][0] != '-' && !b->path) {
             b->path = argv[i];
         } else {
             return err_set(err, ERR_USAGE,
-                           "bench guards: \"%s\" is none of CONFIG, key=value, --rounds N, --json",
+                           "bench guards: \"%s\" is none of CONFIG, key=value, --rounds N, "
+                           "--tokens N, --json",
                            argv[i]);
         }
     }
@@ -79,6 +90,7 @@ static int parse(int argc, char **argv, struct bench *b, struct err *err) {
 
 static void fill_batch(struct batch *b, int vocab, uint64_t seed) {
     uint64_t key = random_key(seed, "bench");
+    b->attended_pairs = 0;
     for (int32_t i = 0; i < b->tokens; i++) {
         int32_t at = i % b->context;
         b->input[i] = (int32_t)(random_uniform(key, (uint64_t)i) * vocab);
@@ -89,6 +101,18 @@ static void fill_batch(struct batch *b, int vocab, uint64_t seed) {
         b->attended_pairs += at + 1;
     }
     b->counted = b->non_pad = b->tokens;
+}
+
+// Micro-batches of `tokens` in one row; 0: whole ones.
+static void fill_batches(struct bench *b, int tokens) {
+    const struct train_config *c = b->config;
+    uint64_t each = batch_bytes(c->micro_batch * c->context);
+    for (int m = 0; m < config_micro_batches(c); m++) {
+        batch_place(&b->batches[m], (char *)engine_other_memory(b->engine) + each * (uint64_t)m,
+                    tokens ? 1 : c->micro_batch, tokens ? tokens : c->context);
+        fill_batch(&b->batches[m], c->model.vocab, (uint64_t)m + 1);
+        b->list[m] = &b->batches[m];
+    }
 }
 
 static int open_engine(struct bench *b, struct err *err) {
@@ -109,12 +133,8 @@ static int open_engine(struct bench *b, struct err *err) {
     b->list = calloc((size_t)count, sizeof *b->list);
     if (!b->engine) return -1;
     if (!b->batches || !b->list) return err_set(err, ERR_MEMORY, "no memory for the batches");
-    for (int m = 0; m < count; m++) {
-        batch_place(&b->batches[m], (char *)engine_other_memory(b->engine) + each * (uint64_t)m,
-                    c->micro_batch, c->context);
-        fill_batch(&b->batches[m], c->model.vocab, (uint64_t)m + 1);
-        b->list[m] = &b->batches[m];
-    }
+    if (b->short_tokens > c->context) b->short_tokens = c->context;
+    fill_batches(b, b->short_tokens);
     engine_initialise(b->engine, (uint64_t)c->seed);
     return 0;
 }
@@ -167,6 +187,14 @@ static int measure(struct bench *b, struct err *err) {
                          &b->wall[(v + round) % VARIANTS][round],
                          &b->cpu[(v + round) % VARIANTS][round], err) != 0)
                 return -1;
+    b->whole_seconds = numbers_median(b->wall[0], (size_t)b->rounds);
+    b->whole_processors = numbers_median(b->cpu[0], (size_t)b->rounds);
+    if (!b->short_tokens) return 0;
+    int64_t update = 3 + (int64_t)b->rounds * VARIANTS;
+    fill_batches(b, 0);
+    for (int i = 0; i < 2; i++) // the first one meets memory for the first time
+        if (run_step(b, 0, update + i, &b->whole_seconds, &b->whole_processors, err) != 0)
+            return -1;
     return 0;
 }
 
@@ -175,37 +203,32 @@ struct cost {                 // of a guard, in a step
     double wall_share, cpu_share;
 };
 
-static double added(const double times[VARIANTS][MOST_ROUNDS], int variant, int rounds,
-                    double *share) {
-    double more[MOST_ROUNDS], shares[MOST_ROUNDS];
-    for (int r = 0; r < rounds; r++) {
-        more[r] = times[variant][r] - times[0][r];
-        shares[r] = more[r] / times[0][r];
-    }
-    *share = numbers_median(shares, (size_t)rounds);
+static double added(const double times[VARIANTS][MOST_ROUNDS], int variant, int rounds) {
+    double more[MOST_ROUNDS];
+    for (int r = 0; r < rounds; r++) more[r] = times[variant][r] - times[0][r];
     return numbers_median(more, (size_t)rounds);
 }
 
 static struct cost cost_of(const struct bench *b, int v) {
-    struct cost c = {.inside = b->inside[v] / b->rounds};
-    c.wall = added(b->wall, v, b->rounds, &c.wall_share);
-    c.cpu = added(b->cpu, v, b->rounds, &c.cpu_share);
     double every = b->variant[v].every > 0 ? b->variant[v].every : 1;
-    return (struct cost){c.wall / every, c.cpu / every, c.inside / every, c.wall_share / every,
-                         c.cpu_share / every};
+    struct cost c = {.wall = added(b->wall, v, b->rounds) / every,
+                     .cpu = added(b->cpu, v, b->rounds) / every,
+                     .inside = b->inside[v] / b->rounds / every};
+    c.wall_share = c.wall / b->whole_seconds;
+    c.cpu_share = c.cpu / b->whole_processors;
+    return c;
 }
 
 static int report(struct bench *b, struct err *err) {
-    double wall = numbers_median(b->wall[0], (size_t)b->rounds);
-    double cpu = numbers_median(b->cpu[0], (size_t)b->rounds);
     const struct train_config *c = b->config;
     if (!b->json)
         printf("%s, micro-batch %d x %d, %lld tokens a step: %.3f s without guards, %.3f s of "
                "processors\n\n%-20s %12s %8s %12s %8s %12s\n",
-               b->device.name, c->micro_batch, c->context, (long long)b->tokens, wall, cpu, "guard",
-               "seconds", "share", "processors", "share", "inside");
-    json_t *root = json_pack("{s:f, s:f, s:I, s:[]}", "step_seconds", wall, "processor_seconds",
-                             cpu, "tokens", (json_int_t)b->tokens, "guards");
+               b->device.name, c->micro_batch, c->context, (long long)b->tokens, b->whole_seconds,
+               b->whole_processors, "guard", "seconds", "share", "processors", "share", "inside");
+    json_t *root =
+        json_pack("{s:f, s:f, s:I, s:[]}", "step_seconds", b->whole_seconds, "processor_seconds",
+                  b->whole_processors, "tokens", (json_int_t)b->tokens, "guards");
     if (!root) return err_set(err, ERR_MEMORY, "no memory for the figures");
     for (int v = 1; v < VARIANTS; v++) {
         struct cost k = cost_of(b, v);
