@@ -207,7 +207,7 @@ const struct option config_options[] = {
      "a step whose loss is above so many times its moving average is skipped; 0: never"},
     {"guard.loss_deviations", OPTION_REAL, AT(loss_deviations), "0", 0, 1e6, NULL, NULL,
      "or above its mean of the last 128 steps by so many standard deviations; 0: never"},
-    {"guard.norm_deviations", OPTION_REAL, AT(norm_deviations), "20", 0, 1e6, NULL, NULL,
+    {"guard.norm_deviations", OPTION_REAL, AT(norm_deviations), "500", 0, 1e6, NULL, NULL,
      "the same of the gradient norm"},
     {"guard.warmup", OPTION_INT, AT(spike_warm_up), "20", 1, INT_MOST, NULL, "steps", "accepted steps before these rules judge"},
     {"guard.most_spikes", OPTION_INT, AT(most_spikes), "3", 0, 100, NULL, "steps",
