@@ -32,6 +32,7 @@ static const char help[] =
     "sends\n"
     "                       anew, as between the messages of a step (0)\n"
     "  --threads N          compute threads that a rank would have, for the check of cores (1)\n"
+    "  --no-checksums       messages without checksums (comm.checksums: false)\n"
     "  --json\n";
 
 enum {
@@ -47,7 +48,7 @@ static const double SAMPLE_BYTES = 256e6; // so many in all of a size, within th
 struct link_bench {
     int most, ranks, threads, ranks_per_host;
     double rate, latency, work;
-    bool json, launched;
+    bool json, launched, bare;
 };
 
 struct link_rank {
@@ -246,7 +247,8 @@ static void comm_options_of(const struct link_bench *b, int expected, struct com
                                  .link_latency_seconds = b->latency,
                                  .ranks_per_host =
                                      b->rate > 0 || b->latency > 0 ? b->ranks_per_host : 0,
-                                 .expected_ranks = expected};
+                                 .expected_ranks = expected,
+                                 .checksums = !b->bare};
 }
 
 static int run_process(const struct link_bench *b, int ranks) {
@@ -336,6 +338,7 @@ int bench_link(int argc, char **argv) {
         {"--ranks-per-host", OPTION_COUNT, &b.ranks_per_host, 1},
         {"--ranks", OPTION_COUNT, &b.ranks, 2},
         {"--threads", OPTION_THREADS, &b.threads, 1},
+        {"--no-checksums", OPTION_FLAG, &b.bare, 0},
         {"--json", OPTION_FLAG, &b.json, 0},
     };
     struct launch_environment launched;
