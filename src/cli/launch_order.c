@@ -140,7 +140,8 @@ static int put_member(json_t *fault, const char *word, struct err *err) {
         return 0;
     }
     double real = strtod(equals + 1, &end);
-    json_t *value = equals[1] && *end == 0 ? json_real(real) : json_string(equals + 1);
+    bool number = equals[1] && *end == 0 && isfinite(real); // "nan" is a kind
+    json_t *value = number ? json_real(real) : json_string(equals + 1);
     if (!value || json_object_set_new(fault, key, value) != 0)
         return err_set(err, ERR_USAGE, "launch: --inject: \"%.200s\" is no text", word);
     return 0;
