@@ -5,6 +5,7 @@
 #include "cli/launch.h"
 #include "guard/fault.h"
 #include "operate/supervise.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
