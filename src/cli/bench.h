@@ -16,5 +16,6 @@ int bench_overlap(int argc, char **argv);
 int bench_predict(int argc, char **argv);
 int bench_ranks(int argc, char **argv);
 int bench_schedule(int argc, char **argv);
+int bench_soak(int argc, char **argv);
 int bench_step(int argc, char **argv);
 int bench_tokenizer(int argc, char **argv);

@@ -30,6 +30,7 @@ static const struct bench {
     {"ranks", bench_ranks, "a step by one process of several threads, and by ranks of one thread"},
     {"schedule", bench_schedule,
      "step time of every pipeline schedule in slow motion, and its simulation"},
+    {"soak", bench_soak, "useful time of a run under faults (scripts/soak), beside the formula"},
     {"step", bench_step,
      "a training step: tokens per second, MFU, memory, seconds by kernel group"},
     {"gemm", bench_gemm,
