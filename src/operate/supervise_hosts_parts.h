@@ -1,0 +1,55 @@
+// What the two files about the hosts of a run share: supervise_hosts.c has their agents,
+// supervise_fitness.c decides which of them may take ranks.
+#pragma once
+#include "operate/agents.h"
+#include "operate/supervise_parts.h"
+#include <limits.h>
+
+enum check { CHECK_NONE, CHECK_ORDERED, CHECK_PASSED, CHECK_FAILED };
+
+struct one_host {
+    enum agent_state seen;
+    bool told_isa;
+    bool barred; // for good: it failed its check, or its ranks accused it
+    bool proven; // has run ranks since it was last out
+    bool suspected;
+    enum check check;
+    char verdict[512];
+    double checked; // when the last check was ordered
+    double passed;  // when one was passed; 0: never
+    // the last order about copies: to whom, over which connections
+    int buddy, buddy_connection, connection;
+};
+
+struct supervise_hosts {
+    struct agents *agents;
+    struct one_host *list;
+    int count;
+    char folder[PATH_MAX]; // of the run, absolute
+    char isa[32];          // that the ranks compute with
+    double asked;          // since when ranks are to be started; 0: they are not
+    bool started;          // there was a first start
+    bool wants_grow;
+    int grown_by; // the host that came back
+};
+
+static inline struct place_host *hosts_placed(const struct supervisor *s, int host) {
+    return &s->place.hosts[host];
+}
+
+static inline const struct agent_view *hosts_view(const struct supervisor *s, int host) {
+    return agents_view(s->hosts->agents, host);
+}
+
+static inline bool hosts_is_ready(const struct supervisor *s, int host) {
+    return hosts_view(s, host)->state == AGENT_READY;
+}
+// Not ready, or not heard of for a while: it will not answer.
+bool hosts_is_quiet(const struct supervisor *s, int host);
+// An answer that nobody waits for.
+void hosts_ignore(void *context, int host, const json_t *reply, const char *error);
+
+// ---- supervise_fitness.c
+// What is to be seen of a host while ranks run: a spare that is away, or is checked because it will
+// be needed; a host that is out and may be back.
+void hosts_look(struct supervisor *s, int host, double now);
