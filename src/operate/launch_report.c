@@ -57,9 +57,11 @@ int report_open(struct report_reader *reader, int ranks, bool verbose, struct er
 }
 
 void report_close(struct report_reader *reader) {
+    for (int i = 0; reader->rank && i < reader->ranks; i++) free(reader->rank[i].message);
     free(reader->rank);
     text_free(&reader->line);
     text_free(&reader->said);
+    *reader = (struct report_reader){0};
 }
 
 // Whether another rank said the same a short while ago; if not, it counts as shown.
@@ -93,10 +95,25 @@ static bool is_noise(const char *line) {
 
 static int take_own(struct report_reader *r, const char *line, struct text *show);
 
+static void keep_message(struct report_rank *rank, const char *line) {
+    enum { MOST_BYTES = 600 };
+    if (strncmp(line, "weft: ", 6) != 0) return;
+    free(rank->message);
+    rank->message = strndup(line + 6, MOST_BYTES);
+}
+
+const char *report_message(const struct report_reader *r, int rank) {
+    if (rank >= 0 && r->rank[rank].message) return r->rank[rank].message;
+    for (int i = 0; i < r->ranks; i++)
+        if (r->rank[i].message) return r->rank[i].message;
+    return "";
+}
+
 static int show_line(struct report_reader *r, int rank, const char *line, bool whole,
                      struct text *show) {
     bool begins = !r->open_line;
     if (begins && !line[0] && rank > 0) return 0;
+    if (whole && begins) keep_message(&r->rank[rank], line);
     if (whole && begins && is_noise(line)) return take_own(r, line, show);
     if (whole && begins && rank == 0 && r->known && is_known(r->known, line)) return 0;
     if (whole && begins && line[0] && was_said(r, rank, line)) return 0;
@@ -112,7 +129,9 @@ static void take_end(struct report_reader *r, int rank, const char *text) {
     long long step = -1;
     if (sscanf(text, "%c %d %127s %lf %lld", &kind, &number, host, &time, &step) < 3) return;
     struct report_rank *end = &r->rank[rank];
-    *end = (struct report_rank){.ended = true,
+    char *message = end->message;
+    *end = (struct report_rank){.message = message,
+                                .ended = true,
                                 .time = time,
                                 .step = step,
                                 .status = kind == 'E' ? number : 0,

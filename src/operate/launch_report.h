@@ -40,8 +40,9 @@ enum { REPORT_RECENT = 64 };
 struct report_rank {
     bool ended;
     int status, signal;
-    double time;  // when, by the clock of its host; 0: not said
-    int64_t step; // that it was in; -1: none, or not said
+    double time;   // when, by the clock of its host; 0: not said
+    int64_t step;  // that it was in; -1: none, or not said
+    char *message; // its last error ("weft: ...", without that); NULL: none
 };
 struct report_reader {
     int ranks;
@@ -65,6 +66,8 @@ void report_close(struct report_reader *reader);
 // of others with "rank N: " in front, a line that several ranks say once.
 int report_put(struct report_reader *reader, const char *bytes, size_t size, struct text *show);
 
+// What rank `rank` said of its failure, or another one where it was silent; "" where all were.
+const char *report_message(const struct report_reader *reader, int rank);
 // "rank 3 on node2 ended by signal 9 (killed)", or "ranks 0-3 ended with status 2".
 void report_failed(const struct report_reader *reader, int rank, struct text *out);
 

@@ -30,8 +30,10 @@ static int open_signals(struct supervisor *s, sigset_t *before, struct err *err)
 }
 
 static int open_place(struct supervisor *s, struct err *err) {
-    char name[] = "localhost";
+    char name[256] = "";
     const struct supervise_options *o = s->options;
+    if (gethostname(name, sizeof name - 1) != 0 || !name[0])
+        snprintf(name, sizeof name, "localhost");
     struct host here = {.name = name, .slots = o->shape.unit * o->shape.replicas};
     struct hosts one = {.list = &here, .count = 1, .slots = here.slots};
     if (place_open(&s->place, o->hosts ? o->hosts : &one, o->hosts ? o->spares : 0, &o->shape,
@@ -138,7 +140,7 @@ static void launch(struct supervisor *s) {
 static void act(struct supervisor *s) {
     attempt_reap(s);
     hosts_tick(s);
-    if (s->starter_left) attempt_read(s); // what it said last
+    if (s->starter > 0 && s->starter_left) attempt_read(s); // what it said last
     if (s->phase == SUPERVISE_RUN || s->phase == SUPERVISE_COLLECT) failure_look(s);
     if (s->phase == SUPERVISE_STOP) stop(s);
     if (s->phase == SUPERVISE_WAIT) launch(s);

@@ -98,6 +98,7 @@ static int take_ranks(struct supervisor *s, struct err *err) {
     s->ended = 0;
     s->begun = clock_seconds();
     s->arrived = s->loaded = 0;
+    s->seen = s->seen_loaded = 0;
     s->first_step = -1;
     s->stepped = false;
     if (watch_restart(&s->watch, ranks, s->begun, err) != 0) return -1;

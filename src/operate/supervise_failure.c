@@ -364,10 +364,24 @@ static void left(struct supervisor *s, int status, const struct text *last) {
     over(s, STATUS_RETRY);
 }
 
+// What the rank itself says of its end, by the time that all is said.
+static void add_message(struct supervisor *s) {
+    struct incident *i = &s->incident;
+    if (s->failure.kind != INCIDENT_EXIT || s->failure.signal) return;
+    attempt_read(s);
+    const char *message = report_message(&s->reader, s->failure.rank);
+    size_t used = strlen(i->evidence);
+    if (!message[0]) return;
+    snprintf(i->evidence + used, sizeof i->evidence - used, ": %s", message);
+    // the one message of comm/transfer.c about a checksum
+    if (strstr(message, "were damaged on their way")) i->kind = INCIDENT_CORRUPTION;
+}
+
 void failure_settle(struct supervisor *s) {
     struct text last = {0};
     bool done = !s->failing && s->reader.first_rank < 0 && s->ended == s->ranks;
     int ended = s->ended;
+    if (s->failing) add_message(s);
     attempt_close(s, &last);
     s->ended = ended;
     int status = s->status;

@@ -66,6 +66,7 @@ struct supervisor {
     struct report_known known; // what rank 0 says at every start
     int *connection;           // [ranks]; -1: none
     int ranks, ended;
+    int seen, seen_loaded;  // ranks 0 to there have said hello; have loaded
     int launched;           // attempts of this supervisor
     double begun;           // the latest one
     double arrived, loaded; // all ranks have said hello; have begun their first step. 0: not yet

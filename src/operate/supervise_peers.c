@@ -51,18 +51,19 @@ static void take_journal(struct supervisor *s, int rank, const json_t *message) 
 
 // ---- ranks
 
+// Looks at each rank once or twice in all: ranks that are there, or past loading, stay so.
 static void look_at_start(struct supervisor *s) {
-    const struct watch *w = &s->watch;
-    bool arrived = true, loaded = true;
-    for (int i = 0; i < s->ranks && arrived; i++) {
-        const struct watch_rank *r = &w->ranks[i];
-        arrived = r->heard > 0;
-        loaded = loaded && arrived && r->phase != BEAT_START && r->phase != BEAT_LOAD;
-    }
-    if (arrived && s->arrived <= 0) s->arrived = clock_seconds();
-    if (!arrived || !loaded || s->loaded > 0) return;
+    const struct watch_rank *r = s->watch.ranks;
+    if (s->loaded > 0) return;
+    while (s->seen < s->ranks && r[s->seen].heard > 0) s->seen++;
+    if (s->seen < s->ranks) return;
+    if (s->arrived <= 0) s->arrived = clock_seconds();
+    while (s->seen_loaded < s->ranks && r[s->seen_loaded].phase != BEAT_START &&
+           r[s->seen_loaded].phase != BEAT_LOAD)
+        s->seen_loaded++;
+    if (s->seen_loaded < s->ranks) return;
     s->loaded = clock_seconds();
-    s->first_step = w->step;
+    s->first_step = s->watch.step;
     s->known.learning = false;
     peers_facts(s);
 }

@@ -294,3 +294,55 @@ TEST(report_lines_survive_long_and_broken_text) {
     text_free(&rest);
     text_free(&show);
 }
+
+// What a rank said of its failure is kept for the record, and not taken from another one.
+TEST(report_keeps_last_messages) {
+    struct report_reader reader;
+    struct text stream = {0}, rest = {0}, show = {0};
+    struct err err = {0};
+    CHECK_OK(report_open(&reader, 3, false, &err), err);
+    static const char said[] = "weft: no room\nbye\n";
+    report_lines(&stream, &rest, 1, said, sizeof said - 1, true);
+    report_end(&stream, 0, 4, 0, "a", 1e9, 7);
+    report_end(&stream, 1, 4, 0, "a", 1e9, 7);
+    report_put(&reader, stream.data, stream.size, &show);
+    CHECK_STR(report_message(&reader, 1), "no room");
+    CHECK_STR(report_message(&reader, 0), "no room"); // was silent: another one speaks for it
+    CHECK_EQ_INT(reader.rank[1].step, 7);
+    CHECK_CLOSE(reader.rank[1].time, 1e9, 0);
+    report_close(&reader);
+    CHECK_OK(report_open(&reader, 3, false, &err), err);
+    CHECK_STR(report_message(&reader, 2), "");
+    report_close(&reader);
+    text_free(&stream);
+    text_free(&rest);
+    text_free(&show);
+}
+
+// What rank 0 says at every start is shown at the first one.
+TEST(report_leaves_out_what_is_known) {
+    struct report_reader reader;
+    struct report_known known = {.learning = true};
+    struct text stream = {0}, rest = {0}, show = {0};
+    struct err err = {0};
+    static const char banner[] = "model: small\n", news[] = "model: small\nresumed\n";
+    CHECK_OK(report_open(&reader, 2, false, &err), err);
+    reader.known = &known;
+    report_lines(&stream, &rest, 0, banner, sizeof banner - 1, true);
+    report_put(&reader, stream.data, stream.size, &show);
+    CHECK_STR(show.data, "model: small\n");
+    report_close(&reader);
+    known.learning = false;
+    stream.size = show.size = 0;
+    CHECK_OK(report_open(&reader, 2, false, &err), err);
+    reader.known = &known;
+    report_lines(&stream, &rest, 0, news, sizeof news - 1, true);
+    static const char other[] = "model: small\n[node1:71] Read -1, expected 49152, errno = 3\n";
+    report_lines(&stream, &rest, 1, other, sizeof other - 1, true);
+    report_put(&reader, stream.data, stream.size, &show);
+    CHECK_STR(show.data, "resumed\nrank 1: model: small\n");
+    report_close(&reader);
+    text_free(&stream);
+    text_free(&rest);
+    text_free(&show);
+}
