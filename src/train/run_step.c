@@ -73,10 +73,15 @@ static void put_scalars(struct run *run, int64_t step, const struct tensorboard_
 }
 
 static void put_tensorboard(struct run *run, const struct metrics_step *m) {
+    double norm_mean, norm_deviation;
+    spike_norm_window(&run->guard.spike, &norm_mean, &norm_deviation);
     struct tensorboard_scalar scalars[] = {
         {"train/loss", m->loss},
         {"train/gradient_norm", m->gradient_norm},
         {"train/learning_rate", m->learning_rate},
+        {"guard/loss_average", run->guard.spike.average},
+        {"guard/norm_mean", norm_mean},
+        {"guard/norm_deviation", norm_deviation},
         {"speed/tokens_per_second", m->mfu.tokens_per_second},
         {"speed/step_seconds", m->seconds},
         {"speed/data_wait_seconds", m->data_wait_seconds},
