@@ -1,5 +1,6 @@
 // Runs over hosts that are lost, cut off, slow or unfit while they train: how they end is compared
 // with an undisturbed run on one machine.
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/random.h"
@@ -189,8 +190,14 @@ TEST_LIMIT(lost_host_is_replaced_by_a_spare, 180) {
     run_undisturbed(3, "");
     pid_t run = begin_run(3, one_spare, "");
     wait_for(run, "log", "step 75/");
+    double lost = clock_seconds();
     RUN("%s kill node3", cluster());
+    wait_for(run, "log", "back in a step after");
+    // The figure "host lost, hot spare: detection + restart"; shown with WEFT_TEST_SHOW=1.
+    printf("host lost: back in a step after %.1f s; phases:\n%s\n", clock_seconds() - lost,
+           strstr(content("run/incidents.jsonl"), "\"restart\":{"));
     finish_well(run);
+    CHECK_CONTAINS(content("log"), "(buddy)"); // its state was nowhere else in memory
     const char *incidents = content("run/incidents.jsonl");
     CHECK_CONTAINS(incidents, "\"kind\":\"host_lost\"");
     CHECK_CONTAINS(incidents, "evict node3, node4 takes its place");
