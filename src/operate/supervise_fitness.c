@@ -229,8 +229,11 @@ static void look_at_evicted(struct supervisor *s, int host, double now) {
     }
     if (one->check == CHECK_NONE && now > one->checked + CHECK_AGAIN_SECONDS) {
         // What it did before is of no use: the run went on without it.
-        agents_order(h->agents, host, "kill", NULL, SHORT_ORDER_SECONDS, hosts_ignore, NULL);
-        agents_order(h->agents, host, "forget", NULL, SHORT_ORDER_SECONDS, hosts_ignore, NULL);
+        // (On this machine the supervisor has ended it itself, and mpirun of this attempt runs.)
+        if (!hosts_view(s, host)->here) {
+            agents_order(h->agents, host, "kill", NULL, SHORT_ORDER_SECONDS, hosts_ignore, NULL);
+            agents_order(h->agents, host, "forget", NULL, SHORT_ORDER_SECONDS, hosts_ignore, NULL);
+        }
         order_check(s, host);
     } else if (one->check == CHECK_PASSED) {
         one->check = CHECK_NONE;

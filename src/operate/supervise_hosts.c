@@ -65,14 +65,16 @@ void hosts_close(struct supervisor *s) {
     if (h->agents) {
         double until = clock_seconds() + LEAVE_SECONDS;
         bool waiting = true;
-        for (int i = 0; i < h->count && s->status == 0; i++)
+        bool over = s->phase == SUPERVISE_OVER && s->status == 0;
+        for (int i = 0; i < agents_count(h->agents) && over; i++)
             if (hosts_is_ready(s, i))
                 agents_order(h->agents, i, "forget", NULL, LEAVE_SECONDS, hosts_ignore, NULL);
         agents_leave(h->agents);
         while (waiting && clock_seconds() < until) {
             waiting = false;
             if (control_wait(s->control, NULL, 0, 0.02, ignore_event, s, NULL) != 0) break;
-            for (int i = 0; i < h->count; i++) waiting = waiting || hosts_is_ready(s, i);
+            for (int i = 0; i < agents_count(h->agents); i++)
+                waiting = waiting || hosts_is_ready(s, i);
         }
         agents_close(h->agents);
     }
@@ -205,7 +207,10 @@ void hosts_tick(struct supervisor *s) {
     }
     if (h->wants_grow && s->phase == SUPERVISE_RUN && s->loaded > 0 && s->leave == LEAVE_NOT) {
         h->wants_grow = false;
-        failure_grow(s, hosts_placed(s, h->grown_by)->name);
+        // it may have been needed in another place meanwhile
+        if (hosts_placed(s, h->grown_by)->state == PLACE_SPARE &&
+            place_return(&s->place, h->grown_by))
+            failure_grow(s, hosts_placed(s, h->grown_by)->name);
     }
 }
 
