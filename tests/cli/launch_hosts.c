@@ -33,6 +33,20 @@ static int read_word(const char *words, const char *name, char *out, size_t byte
     return 0;
 }
 
+// Of the program that this one stands for ("exec 'PROGRAM' 'launch' ..."), which may be newer.
+static void read_binary(const char *words, char out[24]) {
+    char command[4200];
+    const char *program = strchr(words, '\'');
+    snprintf(out, 24, "%s", version_digest());
+    if (!program) return;
+    snprintf(command, sizeof command, "%.*s' --version", (int)strcspn(program + 1, "'") + 1,
+             program);
+    FILE *said = popen(command, "r");
+    for (char line[4096]; said && fgets(line, sizeof line, said);)
+        if (sscanf(line, "sources %23s", out) == 1) break;
+    if (said) pclose(said);
+}
+
 static bool answer(struct wire *w, const json_t *message) {
     const char *order = json_string_value(json_object_get(message, "order"));
     json_t *done = json_pack("{s:s, s:I, s:f, s:b}", "type", "done", "id",
@@ -44,7 +58,7 @@ static bool answer(struct wire *w, const json_t *message) {
 }
 
 static int be_an_agent(const char *words, const char *kind) {
-    char key_text[WIRE_KEY_TEXT + 2], address[64], port[16], host[64];
+    char key_text[WIRE_KEY_TEXT + 2], address[64], port[16], host[64], binary[24];
     struct wire_key key;
     struct err err = {0};
     bool leave = false;
@@ -55,14 +69,16 @@ static int be_an_agent(const char *words, const char *kind) {
         read_word(words, "--port", port, sizeof port) != 0 ||
         read_word(words, "--host", host, sizeof host) != 0)
         return 2;
+    unsetenv(FAKE_WORDS);
+    read_binary(words, binary);
     struct wire *w = wire_connect(address, atoi(port), &key, 10, &err);
     if (!w) return 3;
     json_t *hello =
         json_pack("{s:s, s:s, s:s, s:i, s:f, s:s, s:s, s:s, s:i, s:s}", "type", "hello", "role",
                   "agent", "host", host, "pid", (int)getpid(), "time", clock_wall_seconds(), "isa",
                   strcmp(kind, "isa") == 0 ? "abacus" : "portable", "binary",
-                  strcmp(kind, "binary") == 0 ? "0123456789abcdef" : version_digest(), "address",
-                  "192.0.2.1", "port", 1, "machine", "another");
+                  strcmp(kind, "binary") == 0 ? "0123456789abcdef" : binary, "address", "192.0.2.1",
+                  "port", 1, "machine", "another");
     wire_put(w, hello, NULL);
     json_decref(hello);
     while (!leave && wire_work(w, &err) == 0) {
