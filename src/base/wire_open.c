@@ -68,6 +68,19 @@ static void name_peer(struct wire *w) {
 
 // ---- opening ------------------------------------------------------------------------------------
 
+static void cannot_listen(const char *address, int port, struct err *err) {
+    char who[64] = "another program";
+    if (errno != EADDRINUSE) {
+        err_set_errno(err, "cannot listen on %.200s, port %d", address, port);
+        return;
+    }
+    int holder = wire_port_holder(port);
+    if (holder > 0) snprintf(who, sizeof who, "process %d", holder);
+    err_set(err, ERR_USAGE,
+            "cannot listen on %.200s, port %d: %s does; choose another port, or 0 for any", address,
+            port, who);
+}
+
 int wire_listen(const char *address, int port, int *listener, int *bound_port, struct err *err) {
     struct addrinfo *where = look_up(address, port, AI_PASSIVE, err);
     if (!where) return -1;
@@ -79,10 +92,7 @@ int wire_listen(const char *address, int port, int *listener, int *bound_port, s
     // A port that a supervisor left a moment ago is free.
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
         bind(fd, where->ai_addr, where->ai_addrlen) != 0 || listen(fd, WAITING_CONNECTIONS) != 0)
-        err_set_errno(err, "cannot listen on %.200s, port %d%s", address, port,
-                      errno == EADDRINUSE ? " (another program does; choose another port, or 0 for "
-                                            "any)"
-                                          : "");
+        cannot_listen(address, port, err);
     else if (getsockname(fd, (struct sockaddr *)&own, &bytes) != 0 ||
              getnameinfo((struct sockaddr *)&own, bytes, NULL, 0, bound, sizeof bound,
                          NI_NUMERICSERV) != 0)

@@ -27,3 +27,6 @@ struct wire {
 };
 // Takes the descriptor over, in either case. NULL: err.
 struct wire *wire_new(int descriptor, bool accepted, const struct wire_key *key, struct err *err);
+
+// The process that listens on this port, on any address; 0: not to be seen.
+int wire_port_holder(int port);

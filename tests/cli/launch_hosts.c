@@ -227,3 +227,17 @@ TEST(launch_hosts_that_are_wrong) {
                  2);
     CHECK_CONTAINS(out, "1 spare host of 1");
 }
+
+TEST(launch_on_a_port_that_is_taken) {
+    struct err err = {0};
+    int listener, port;
+    char who[64];
+    write_inputs();
+    CHECK_OK(wire_listen("127.0.0.1", 0, &listener, &port, &err), err);
+    CHECK_EQ_INT(test_shell(out, sizeof out, "%s launch -n 2 --listen 127.0.0.1:%d train %s 2>&1",
+                            test_weft(), port, test_path("c.yaml")),
+                 2);
+    snprintf(who, sizeof who, "port %d: process %d does", port, (int)getpid());
+    CHECK_CONTAINS(out, who);
+    close(listener);
+}
