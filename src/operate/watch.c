@@ -52,6 +52,7 @@ int watch_restart(struct watch *w, int ranks, double now, struct err *err) {
     w->rank_count = ranks;
     w->begun = w->window_begun = now;
     w->step = -1;
+    w->slowest = 0;
     w->hang_said = false;
     return 0;
 }

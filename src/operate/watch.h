@@ -107,6 +107,7 @@ struct watch {
     double looked; // last
     double window_begun;
     int64_t step; // newest that all ranks have begun; -1: not known
+    int slowest;  // a rank that keeps it from being newer
     bool hang_said;
 };
 int watch_open(struct watch *w, int ranks, int hosts, struct err *err);

@@ -233,13 +233,24 @@ static int read_hello(struct watch_rank *r, struct json_at at, double now, struc
     return 0;
 }
 
-static void newest_step(struct watch *w) {
+// With tens of thousands of ranks, looking at all of them at each beat would take longer than the
+// beats: only what is new of the rank that was behind can change the answer. Of those that are
+// behind the one that was heard last is kept, whose next beat is the furthest away.
+static void newest_step(struct watch *w, int heard) {
+    const struct watch_rank *before = &w->ranks[w->slowest];
     int64_t step = -1;
-    for (int i = 0; i < w->rank_count; i++) {
+    if (heard != w->slowest && !before->ended && w->ranks[heard].step >= w->step) return;
+    for (int k = 0, first = w->slowest; k < w->rank_count; k++) {
+        int i = (first + k) % w->rank_count;
         const struct watch_rank *r = &w->ranks[i];
         if (r->ended) continue;
-        if (r->heard <= 0) return; // not all have begun
-        if (step < 0 || r->step < step) step = r->step;
+        if (r->heard <= 0) { // not all have begun
+            w->slowest = i;
+            return;
+        }
+        if (step >= 0 && r->step > step) continue;
+        if (step < 0 || r->step < step || r->heard > w->ranks[w->slowest].heard) w->slowest = i;
+        step = r->step;
     }
     w->step = step;
 }
@@ -267,7 +278,7 @@ int watch_beat(struct watch *w, int rank, const json_t *message, double now, str
     r.heard = now;
     r.connected = true;
     w->ranks[rank] = r;
-    newest_step(w);
+    newest_step(w, rank);
     return 0;
 }
 

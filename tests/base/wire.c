@@ -441,6 +441,76 @@ TEST(wire_too_long) {
     expect_refusal(h.far, ERR_DATA, "longer than");
 }
 
+// Streams of good frames in which something was changed, cut out or put in, in pieces of any
+// length: what is taken is what was sent, in order, up to the first change.
+static uint64_t draw(uint64_t *state, uint64_t most) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (*state >> 33) % most;
+}
+
+static size_t damage(uint64_t *state, unsigned char *bytes, size_t count) {
+    size_t at = (size_t)draw(state, count), some = 1 + (size_t)draw(state, 40);
+    switch (draw(state, 4)) {
+    case 0:
+        bytes[at] ^= (unsigned char)(1 << draw(state, 8));
+        return count;
+    case 1: // put in
+        memmove(bytes + at + some, bytes + at, count - at);
+        for (size_t i = 0; i < some; i++) bytes[at + i] = (unsigned char)draw(state, 256);
+        return count + some;
+    case 2: // cut out
+        if (some > count - at) some = count - at;
+        memmove(bytes + at, bytes + at + some, count - at - some);
+        return count - some;
+    default: // all from there on
+        for (size_t i = at; i < count; i++) bytes[i] = (unsigned char)draw(state, 256);
+        return count;
+    }
+}
+
+TEST(wire_damaged_streams) {
+    enum { FRAMES = 5, STREAMS = 400 };
+    unsigned char bytes[2000], good[2000];
+    uint64_t state = 5;
+    listen_here();
+    for (int round = 0; round < STREAMS; round++) {
+        struct hand h = open_hand();
+        struct err err = {0};
+        size_t ends[FRAMES], count = 0, first = 0, at = 0;
+        for (int i = 0; i < FRAMES; i++) {
+            char text[300];
+            snprintf(text, sizeof text, "{\"n\":%d,\"x\":\"%0*d\"}", i, 1 + (int)draw(&state, 200),
+                     7);
+            count += next_frame(&h, text, bytes + count);
+            ends[i] = count;
+        }
+        memcpy(good, bytes, sizeof good);
+        count = damage(&state, bytes, count);
+        while (first < count && bytes[first] == good[first]) first++;
+        int taken = 0, status = 0;
+        while (status >= 0 && at < count) {
+            size_t piece = 1 + (size_t)draw(&state, 150);
+            if (piece > count - at) piece = count - at;
+            write_plain(h.fd, bytes + at, piece);
+            at += piece;
+            if (at == count) close(h.fd);
+            status = wire_work(h.far, &err);
+            json_t *message;
+            int got;
+            while ((got = wire_take(h.far, &message, &err)) == 1) {
+                CHECK_EQ_INT(json_integer_value(json_object_get(message, "n")), taken);
+                taken++;
+                json_decref(message);
+            }
+            if (got < 0) status = -1;
+        }
+        for (int i = 0; i < taken; i++) CHECK(ends[i] <= first);
+        if (at < count) close(h.fd);
+        wire_close(h.far);
+        opened_count--;
+    }
+}
+
 TEST(wire_other_protocols) {
     static const char *const greetings[] = {"GET / HTTP/1.1\r\n\r\n", "SSH-2.0-x\r\n", "wft2", "x"};
     listen_here();
