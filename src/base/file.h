@@ -34,6 +34,7 @@ struct file_writer {
     uint64_t offset_bytes;
     unsigned char *buffer;
     size_t fill, capacity;
+    bool direct; // past the system's cache
 };
 int file_writer_open(struct file_writer *w, const char *path,
                      struct err *err); // creates or truncates

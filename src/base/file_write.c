@@ -57,6 +57,13 @@ static size_t allowed_bytes(size_t bytes, int *number) {
     return bytes;
 }
 
+// Memory file systems have no cache to go past and refuse the flag; so be it.
+static void set_direct(struct file_writer *w, bool direct) {
+    int flags = fcntl(w->fd, F_GETFL);
+    w->direct = flags >= 0 &&
+                fcntl(w->fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0 && direct;
+}
+
 static int write_all(struct file_writer *w, const unsigned char *data, size_t bytes,
                      struct err *err) {
     int number;
@@ -65,6 +72,10 @@ static int write_all(struct file_writer *w, const unsigned char *data, size_t by
         ssize_t wrote =
             file_may("write", w->path) == 0 ? write(w->fd, data + done, allowed - done) : -1;
         if (wrote < 0 && errno == EINTR) continue;
+        if (wrote < 0 && errno == EINVAL && w->direct) { // it wants wider borders than pages
+            set_direct(w, false);
+            continue;
+        }
         if (wrote < 0) {
             number = errno;
             break;
@@ -144,9 +155,7 @@ int file_writer_put(struct file_writer *w, const void *data, size_t bytes, struc
 
 int file_writer_direct(struct file_writer *w, bool direct, struct err *err) {
     if (flush(w, err) != 0) return -1;
-    int flags = fcntl(w->fd, F_GETFL);
-    // Memory file systems have no cache to go past and refuse the flag; so be it.
-    if (flags >= 0) (void)fcntl(w->fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
+    set_direct(w, direct);
     return 0;
 }
 

@@ -82,6 +82,8 @@ static int put_part(struct saver *s, struct file_writer *w, const char *data, ui
                     struct err *err) {
     bool direct = bytes >= LARGE_BYTES && (uintptr_t)data % PAGE_BYTES == 0;
     uint64_t whole = direct ? bytes / PAGE_BYTES * PAGE_BYTES : bytes;
+    if (direct && whole % AT_ONCE_BYTES < LARGE_BYTES) // smaller ones go through a buffer
+        whole -= whole % AT_ONCE_BYTES;
     if (direct && file_writer_direct(w, true, err) != 0) return -1;
     for (uint64_t at = 0; at < whole; at += AT_ONCE_BYTES) {
         uint64_t now = whole - at < AT_ONCE_BYTES ? whole - at : AT_ONCE_BYTES;

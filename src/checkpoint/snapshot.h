@@ -33,6 +33,12 @@ int snapshot_run_folder(const char *folder, const char *run, char out[CHECKPOINT
 // Removes all snapshots of the run on this host, its own and those of others.
 int snapshot_forget(const char *folder, const char *run, struct err *err);
 
+// Removes the snapshots on this host of runs whose folder is gone though the folder above it is
+// there: nobody can go on from them. Runs are known by snapshot_mark.
+void snapshot_sweep(const char *folder);
+// Notes which run folder the snapshots below `memory` (snapshot_run_folder) belong to, where this
+// host sees it.
+void snapshot_mark(const char *memory, const char *run_folder);
 // On this host: images of newer states than `step` no longer count; files of ranks that there are
 // no longer go.
 void snapshot_discard_newer(const char *run_folder, int64_t step);

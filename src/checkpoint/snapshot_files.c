@@ -109,6 +109,43 @@ void snapshot_tidy(const char *run_folder, int ranks) {
     each_image(run_folder, tidy, ranks);
 }
 
+static const char home_name[] = "run-folder";
+
+void snapshot_mark(const char *memory, const char *run_folder) {
+    char path[CHECKPOINT_PATH_BYTES];
+    char *real = realpath(run_folder, NULL);
+    if (real && file_join(path, sizeof path, memory, home_name, NULL) == 0 && !file_exists(path))
+        file_replace(path, real, strlen(real), NULL);
+    free(real);
+}
+
+// A file system that is not mounted just now lacks the folder above too.
+static bool is_orphan(const char *memory) {
+    char path[CHECKPOINT_PATH_BYTES], *home;
+    size_t bytes;
+    if (file_join(path, sizeof path, memory, home_name, NULL) != 0 ||
+        file_read(path, CHECKPOINT_PATH_BYTES, &home, &bytes, NULL) != 0)
+        return false;
+    bool gone = home[0] == '/' && !file_exists(home);
+    char *slash = strrchr(home, '/');
+    if (slash && slash > home) *slash = 0;
+    gone = gone && file_is_folder(home);
+    free(home);
+    return gone;
+}
+
+void snapshot_sweep(const char *folder) {
+    char all[CHECKPOINT_PATH_BYTES], path[CHECKPOINT_PATH_BYTES], **names;
+    size_t count;
+    if (snapshot_run_folder(folder, "", all, NULL) != 0 ||
+        file_list(all, &names, &count, NULL) != 0)
+        return;
+    for (size_t i = 0; i < count; i++)
+        if (file_join(path, sizeof path, all, names[i], NULL) == 0 && is_orphan(path))
+            file_remove_tree(path, NULL);
+    file_list_free(names, count);
+}
+
 uint64_t snapshot_new_session(void) {
     unsigned char some = 0;
     if (getrandom(&some, sizeof some, 0) != sizeof some) some = (unsigned char)getpid();

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MOST_STEPS = 1000, MOST_ROUNDS = 20, WARM_UP_STEPS = 2, COPY_BYTES = 256 << 20 };
 
@@ -29,7 +30,7 @@ static const char help[] =
     "time: the stall of the saving step, and the time of K steps with one save less that of K\n"
     "steps without. Then: seconds until the state is complete in memory and durable on disk, the\n"
     "rate of the copy beside that of memory, and seconds to load the state from memory and from\n"
-    "disk. Checkpoints go to DIR (a folder in the present one) and are removed; snapshots to\n"
+    "disk. Checkpoints go to DIR, a new folder, and are removed; snapshots to\n"
     "checkpoint.snapshot_folder. The larger the batch, the smaller both shares: it is printed.\n";
 
 struct arguments {
@@ -68,8 +69,9 @@ struct bench {
 };
 
 static int parse(int argc, char **argv, struct arguments *a, struct err *err) {
-    *a = (struct arguments){
-        .steps = 10, .rounds = 2, .words = argv, .folder = "weft-bench-checkpoint"};
+    static char own[64]; // two at a time must not share their snapshots
+    snprintf(own, sizeof own, "weft-bench-checkpoint-%ld", (long)getpid());
+    *a = (struct arguments){.steps = 10, .rounds = 2, .words = argv, .folder = own};
     for (int i = 1; i < argc; i++) {
         char *word = argv[i];
         if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
@@ -309,6 +311,12 @@ static int open_all(struct bench *b, struct err *err) {
     options.snapshots = 1;
     uint64_t each = batch_bytes(options.rows * options.context);
     options.other_bytes = each * (uint64_t)options.micro_batches;
+    if (file_exists(b->arguments->folder))
+        return err_set(
+            err, ERR_USAGE,
+            "bench checkpoint: --folder %s exists; it is made and removed again, so give "
+            "the name of a new one",
+            b->arguments->folder);
     if (file_make_folders(b->arguments->folder, err) != 0 ||
         snapshot_run_id(b->arguments->folder, b->run, err) != 0 ||
         snapshot_run_folder(c->snapshot_folder, b->run, b->memory, err) != 0 ||
@@ -328,7 +336,7 @@ static void close_all(struct bench *b) {
     saver_close(b->saver);
     snapshot_close(b->snapshot);
     if (b->run[0]) snapshot_forget(b->config->snapshot_folder, b->run, NULL);
-    if (b->disk[0]) file_remove_tree(b->disk, NULL);
+    if (b->disk[0]) file_remove_tree(b->arguments->folder, NULL);
     engine_close(b->engine);
     free(b->batches);
     free(b->list);

@@ -62,7 +62,11 @@ int run_saves_open(struct run *run, struct engine_options *options, struct err *
     if (options->snapshots == 0) return 0;
     if (has_buddies(run)) options->snapshots = 2;
     struct err why = {0};
-    if (run_agree(run, take_memory(run, options, &why), &why) == 0) return 0;
+    snapshot_sweep(run->config->snapshot_folder);
+    if (run_agree(run, take_memory(run, options, &why), &why) == 0) {
+        snapshot_mark(s->memory, run->config->folder);
+        return 0;
+    }
     if (run_is_broken(run)) {
         *err = why;
         return -1;

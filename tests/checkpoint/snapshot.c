@@ -335,6 +335,24 @@ TEST(the_run_of_a_folder_is_its_path_and_its_id) {
     CHECK_CONTAINS(err.text, "16 hex digits");
 }
 
+TEST(snapshots_of_runs_that_are_gone_are_swept) {
+    struct err err = {0};
+    char memory[2][CHECKPOINT_PATH_BYTES];
+    const char *folder = test_path("memory"), *runs[] = {test_path("runs/a"), test_path("runs/b")};
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(snapshot_run_folder(folder, i ? "b" : "a", memory[i], &err), err);
+        CHECK_OK(file_make_folders(memory[i], &err), err);
+        CHECK_OK(file_make_folders(runs[i], &err), err);
+        snapshot_mark(memory[i], runs[i]);
+    }
+    CHECK_OK(file_remove_tree(runs[0], &err), err);
+    snapshot_sweep(folder);
+    CHECK(!file_exists(memory[0]) && file_exists(memory[1]));
+    CHECK_OK(file_remove_tree(test_path("runs"), &err), err); // as if it were not mounted
+    snapshot_sweep(folder);
+    CHECK(file_exists(memory[1]));
+}
+
 TEST(no_room_takes_nothing) {
     struct snapshot *s;
     struct err err = {0};
@@ -356,7 +374,7 @@ TEST(no_room_takes_nothing) {
 }
 
 TEST(large_parts_go_past_the_cache) {
-    enum { ROWS = 3001, COLUMNS = 307 };
+    enum { ROWS = 3001, COLUMNS = 724 }; // a little more than what is written at once
     static float values[ROWS * COLUMNS], read[ROWS * COLUMNS];
     struct scene s;
     struct behind b;
@@ -372,7 +390,7 @@ TEST(large_parts_go_past_the_cache) {
                                        .ranks = 1,
                                        .session = 7,
                                        .threads = 2,
-                                       .generation_bytes = 4 << 20};
+                                       .generation_bytes = 12 << 20};
     for (int i = 0; i < ROWS * COLUMNS; i++) values[i] = (float)i;
     CHECK_OK(snapshot_open(&b.snapshot, &options, &err), err);
     CHECK_OK(snapshot_slices(b.snapshot, &slice, 1, &err), err);
