@@ -10,20 +10,17 @@ struct factors { // of one step, as floats
     float scale, beta1, rest1, beta2, rest2, rate, root2, eps, keep;
 };
 
-// Sum of 32-bit words modulo 2^64, by halves of words: 2^16 words a lane fit into 32 bits.
-struct words {
-    simd_u low, high;
-};
+// Sums of 32-bit words, in lanes of 64 bits that take two words each.
+typedef uint64_t simd_words __attribute__((vector_size(4 * SIMD_WIDTH)));
 
-SIMD_INLINE void add_words(struct words *sum, simd_f x) {
-    simd_u bits = (simd_u)x;
-    sum->low += bits & 0xffffu;
-    sum->high += bits >> 16;
+SIMD_INLINE void add_words(simd_words *sum, simd_f x) {
+    simd_words pair = (simd_words)x;
+    *sum += (pair & 0xffffffffu) + (pair >> 32);
 }
 
-SIMD_INLINE uint64_t all_words(const struct words *sum) {
+SIMD_INLINE uint64_t all_words(const simd_words *sum) {
     uint64_t all = 0;
-    for (int i = 0; i < SIMD_WIDTH; i++) all += sum->low[i] + ((uint64_t)sum->high[i] << 16);
+    for (int i = 0; i < SIMD_WIDTH / 2; i++) all += (*sum)[i];
     return all;
 }
 
@@ -31,7 +28,8 @@ SIMD_INLINE uint64_t all_words(const struct words *sum) {
 SIMD_INLINE void adamw_run(const struct device_adamw *a, const struct factors *f, int64_t first,
                            int64_t end, bool seals, struct device_seal *before,
                            struct device_seal *after) {
-    struct words m0 = {0}, v0 = {0}, w0 = {0}, m1 = {0}, v1 = {0}, w1 = {0}, apart = {0};
+    simd_words m0 = {0}, v0 = {0}, w0 = {0}, m1 = {0}, v1 = {0}, w1 = {0};
+    simd_u apart = {0};
     for (int64_t i = first; i < end; i += SIMD_WIDTH) {
         int64_t left = end - i;
         simd_f g = simd_load_upto(a->gradient, i, left, DTYPE_F32) * f->scale;
@@ -45,7 +43,7 @@ SIMD_INLINE void adamw_run(const struct device_adamw *a, const struct factors *f
             if (a->weight) {
                 simd_f stored = simd_load_upto(a->weight, i, left, DTYPE_BF16);
                 simd_f rounded = simd_from_bf16(simd_to_bf16(w));
-                apart.low |= (simd_u)stored ^ (simd_u)rounded;
+                apart |= (simd_u)stored ^ (simd_u)rounded;
             }
         }
         m = m * f->beta1 + g * f->rest1;
@@ -63,7 +61,7 @@ SIMD_INLINE void adamw_run(const struct device_adamw *a, const struct factors *f
     }
     if (!seals) return;
     uint64_t differs = 0;
-    for (int i = 0; i < SIMD_WIDTH; i++) differs |= apart.low[i];
+    for (int i = 0; i < SIMD_WIDTH; i++) differs |= apart[i];
     *before = (struct device_seal){all_words(&w0), all_words(&m0), all_words(&v0), differs};
     *after = (struct device_seal){all_words(&w1), all_words(&m1), all_words(&v1), 0};
 }
@@ -120,7 +118,7 @@ static double block_squares(const float *x, int64_t count) {
 }
 
 SIMD_INLINE uint64_t words_of(const void *values, int64_t first, int64_t end, enum dtype type) {
-    struct words sum = {0};
+    simd_words sum = {0};
     for (int64_t i = first; i < end; i += SIMD_WIDTH)
         add_words(&sum, simd_load_upto(values, i, end - i, type));
     return all_words(&sum);
