@@ -157,6 +157,7 @@ int attempt_start(struct supervisor *s, struct err *err) {
 void attempt_read(struct supervisor *s) {
     char bytes[16384];
     struct text show = {0};
+    if (s->starter <= 0) return;                     // no attempt: there is no reader
     for (int i = 0; s->errors >= 0 && i < 16; i++) { // others want their turn
         ssize_t n = read(s->errors, bytes, sizeof bytes);
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) break;

@@ -351,8 +351,9 @@ static void decide(struct supervisor *s, int status, struct text *last) {
 // Of a run that was asked to leave for good.
 static void left(struct supervisor *s, int status, const struct text *last) {
     if (s->leave == LEAVE_INTERRUPT) {
-        if (last->size > 0) s->calls->show(s->calls->context, last->data, last->size);
-        over(s, s->interrupts > 1 || status == 0 ? STATUS_INTERRUPTED : status);
+        bool at_once = s->interrupts > 1 || s->ended == 0;
+        if (last->size > 0 && !at_once) s->calls->show(s->calls->context, last->data, last->size);
+        over(s, at_once || status == 0 ? STATUS_INTERRUPTED : status);
         return;
     }
     bool saved = s->ended == s->ranks && status == STATUS_RETRY;
@@ -407,14 +408,14 @@ void supervise_ask_to_leave(struct supervisor *s, enum supervise_leave leave) {
         return;
     }
     if (s->phase != SUPERVISE_RUN) return;
+    for (int i = 0; i < s->ranks; i++) connected = connected || s->connection[i] >= 0;
     if (leave == LEAVE_INTERRUPT) {
-        if (s->interrupts > 1)
+        if (s->interrupts > 1 || !connected) // nothing to save yet, and mpirun may not listen yet
             begin_to_stop(s);
         else
             attempt_interrupt(s);
         return;
     }
-    for (int i = 0; i < s->ranks; i++) connected = connected || s->connection[i] >= 0;
     if (!connected)
         begin_to_stop(s); // nothing to save yet
     else if (!was)

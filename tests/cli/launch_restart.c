@@ -403,3 +403,17 @@ TEST_LIMIT(restart_takes_no_edited_file, 60) {
     const char *first = strstr(read_log(), "device: ");
     CHECK(first != NULL && strstr(first + 1, "device: ") == NULL);
 }
+
+// Before any rank is there to be told, too.
+TEST_LIMIT(restart_interrupted_at_once, 60) {
+    write_inputs(100000000);
+    for (int i = 0; i < 3; i++) {
+        pid_t launcher = start("checkpoint.every=0", NULL);
+        char path[4300];
+        snprintf(path, sizeof path, "%s/launch/supervisor.json", test_path("run"));
+        while (!file_exists(path)) usleep(1000);
+        usleep((useconds_t)(60000 * i));
+        kill(launcher, SIGINT);
+        CHECK_EQ_INT(finish(launcher), 130);
+    }
+}
