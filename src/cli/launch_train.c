@@ -202,10 +202,12 @@ int launch_train(const struct launch_options *given, struct err *err) {
     struct launch_options options = *given, *o = &options;
     struct launch_run run = {.options = o};
     struct hosts hosts = {0};
+    char starter[PATH_MAX];
     bool has_hosts = false;
     int status;
     if (launch_program(run.program, err) != 0 ||
         launch_hosts(o, &hosts, &has_hosts, &run.slurm, err) != 0 ||
+        (o->ranks > 1 && launch_find_starter(starter, err) != 0) ||
         choose_address(&run, &hosts, err) != 0 ||
         launch_config_open(&run.config, o->words, o->word_count, o->ranks, err) != 0) {
         status = cli_fail(err);

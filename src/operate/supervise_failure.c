@@ -9,7 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STATUS_RETRY = 75, STATUS_BAD_HOST = 76, STATUS_INTERRUPTED = 130, FOUND_MOST = 16 };
+enum {
+    STATUS_IO = 4,
+    STATUS_RETRY = 75,
+    STATUS_BAD_HOST = 76,
+    STATUS_INTERRUPTED = 130,
+    FOUND_MOST = 16
+};
 static const double TELL_SECONDS = 0.4;    // in which other ranks say what they know
 static const double SIGNAL_SECONDS = 0.05; // the same when a signal says it all
 static const double STOP_SECONDS = 0.7;    // that mpirun gets for leaving by itself
@@ -328,7 +334,8 @@ static void restart(struct supervisor *s, struct policy_decision *d) {
     s->deadline = clock_seconds() + d->wait_seconds;
 }
 
-static void decide(struct supervisor *s, int status, struct text *last) {
+// `said`: a rank has said how it ended.
+static void decide(struct supervisor *s, bool said, int status, struct text *last) {
     struct policy_decision d;
     if (s->failure.step > 1) policy_progress(s->policy, s->failure.step - 1);
     policy_decide(s->policy, &s->failure, &d);
@@ -341,11 +348,15 @@ static void decide(struct supervisor *s, int status, struct text *last) {
         return;
     }
     give_up(s, &d);
+    // A hang or a lost host has no status of its own, and mpirun was ended from here.
+    if (s->failure.kind != INCIDENT_EXIT && !said) {
+        over(s, STATUS_IO);
+        return;
+    }
     // A rank that left for another start has said why itself.
     if (last->size > 0 && status != STATUS_RETRY)
         s->calls->show(s->calls->context, last->data, last->size);
-    // A hang or a lost host has no status of its own: what the ranks said counts, or 4.
-    over(s, status ? status : 4);
+    over(s, status ? status : STATUS_IO);
 }
 
 // Of a run that was asked to leave for good.
@@ -382,6 +393,7 @@ void failure_settle(struct supervisor *s) {
     struct text last = {0};
     bool done = !s->failing && s->reader.first_rank < 0 && s->ended == s->ranks;
     int ended = s->ended;
+    bool said = s->reader.first_rank >= 0;
     if (s->failing) add_message(s);
     attempt_close(s, &last);
     s->ended = ended;
@@ -391,7 +403,7 @@ void failure_settle(struct supervisor *s) {
     else if (s->leave == LEAVE_INTERRUPT || s->leave == LEAVE_PREEMPT)
         left(s, status, &last);
     else
-        decide(s, status, &last);
+        decide(s, said, status, &last);
     text_free(&last);
 }
 
