@@ -153,6 +153,8 @@ static int supervise_run(struct launch_run *run, const struct hosts *hosts, cons
     struct supervise_calls calls = {run, command, reload, changed, samples, show};
     struct supervise_options options = {.run_folder = c->folder,
                                         .snapshot_folder = c->snapshot_folder,
+                                        .temporary_folder =
+                                            getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp",
                                         .program = run->program,
                                         .address = run->address,
                                         .port = o->port,

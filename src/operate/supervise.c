@@ -2,6 +2,8 @@
 #include "operate/supervise.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "operate/leftovers.h"
+#include "operate/marks.h"
 #include "operate/supervise_parts.h"
 #include <errno.h>
 #include <stdio.h>
@@ -12,6 +14,7 @@
 
 static const double LOOK_SECONDS = 0.5; // at what beats say, at least so often
 static const double KILL_SECONDS = 0.01;
+static const double OLD_SECONDS = 3;    // for what another supervisor left
 static const double SETTLE_SECONDS = 3; // nothing of an attempt outlives its order so long
 
 // ---- opening ------------------------------------------------------------------------------------
@@ -53,6 +56,14 @@ static void tell_changes(struct supervisor *s) {
     supervise_one_line(&line, "changed since the last launch: ", s->options->changes);
     failure_say(s, INCIDENT_CONFIG, -1, "", -1, line.data ? line.data : "", "taken, as told");
     text_free(&line);
+}
+
+// Of a supervisor that was killed: nobody else is at work on this run, since we hold the lock.
+static void end_old(struct supervisor *s) {
+    int left;
+    marks_kill(s->state.run, 0, false, OLD_SECONDS, &left);
+    leftovers_remove(s->options->temporary_folder, "/dev/shm", s->state.starter);
+    s->state.starter = 0;
 }
 
 static int open_all(struct supervisor *s, sigset_t *before, struct err *err) {
@@ -182,6 +193,7 @@ int supervise(const struct supervise_options *options, const struct supervise_ca
     s->watch.step = -1;
     int status = open_all(s, &before, err);
     if (status == 0) {
+        end_old(s);
         tell_changes(s);
         status = run(s, err);
         struct err own = {0};

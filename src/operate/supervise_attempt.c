@@ -5,6 +5,7 @@
 // within a tenth of a second; the agents do the same on other hosts.
 #include "base/clock.h"
 #include "base/log.h"
+#include "operate/leftovers.h"
 #include "operate/marks.h"
 #include "operate/supervise_parts.h"
 #include <errno.h>
@@ -64,7 +65,7 @@ static int start_process(struct supervisor *s, char *const *words, int attempt, 
         close(ends[0]);
         return -1;
     }
-    s->starter = child;
+    s->state.starter = s->starter = child;
     s->starter_left = false;
     s->errors = ends[0];
     return 0;
@@ -127,6 +128,13 @@ static void look_at_changes(struct supervisor *s) {
     s->changed = changes;
 }
 
+// While the ranks are being started. A full disk does not stop them: they may not need it yet.
+static void note_start(struct supervisor *s) {
+    struct err err = {0};
+    if (supervise_write_state(s->options->run_folder, &s->state, &err) != 0)
+        log_line(LOG_WARN, "%s", err.text);
+}
+
 int attempt_start(struct supervisor *s, struct err *err) {
     struct launch_command command = {0};
     struct hosts hosts = {0};
@@ -142,9 +150,9 @@ int attempt_start(struct supervisor *s, struct err *err) {
                                         .skip_steps = s->state.skip};
     if (result == 0) result = s->calls->command(s->calls->context, &attempt, &command, err);
     s->state.attempts = number + 1;
-    if (result == 0) result = supervise_write_state(s->options->run_folder, &s->state, err);
     control_attempt(s->control, number);
     if (result == 0) result = start_process(s, command.words, number, err);
+    if (result == 0) note_start(s);
     if (result != 0) report_close(&s->reader);
     launch_command_free(&command);
     hosts_free(&hosts);
@@ -207,7 +215,8 @@ void attempt_close(struct supervisor *s, struct text *show) {
     attempt_read(s);
     if (s->errors >= 0) close(s->errors);
     s->errors = -1;
-    s->starter = 0;
+    leftovers_remove(s->options->temporary_folder, "/dev/shm", s->starter);
+    s->state.starter = s->starter = 0;
     s->state.seconds += clock_seconds() - s->begun;
     s->status = report_finish(&s->reader, s->starter_status, show);
     report_close(&s->reader);

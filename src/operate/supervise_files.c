@@ -79,12 +79,13 @@ static int read_members(json_t *root, const char *path, struct supervise_state *
                         struct err *err) {
     struct json_at at = {root, path};
     const char *run, *skip;
-    int64_t attempts;
+    int64_t attempts, starter;
     struct supervise_state s = {0};
     if (json_get_string(at, "run", true, NULL, &run, err) != 0 ||
         json_get_string(at, "skip_steps", false, "", &skip, err) != 0 ||
         json_get_int(at, "attempts", true, 0, &attempts, err) != 0 ||
         json_get_int(at, "failures", false, 0, &s.failures, err) != 0 ||
+        json_get_int(at, "starter", false, 0, &starter, err) != 0 ||
         json_get_double(at, "seconds", false, 0, &s.seconds, err) != 0)
         return -1;
     if (!is_id(run) || strlen(skip) >= SKIP_BYTES || strspn(skip, "0123456789,") != strlen(skip) ||
@@ -95,6 +96,7 @@ static int read_members(json_t *root, const char *path, struct supervise_state *
     snprintf(s.run, sizeof s.run, "%s", run);
     snprintf(s.skip, sizeof s.skip, "%s", skip);
     s.attempts = (int)attempts;
+    s.starter = starter > 0 && starter < INT32_MAX ? (pid_t)starter : 0;
     *state = s;
     return 0;
 }
@@ -127,9 +129,10 @@ int supervise_write_state(const char *run_folder, const struct supervise_state *
     char path[4096];
     if (path_of(run_folder, "state.json", path, err) != 0) return -1;
     return write_json(path,
-                      json_pack("{s:s,s:i,s:s,s:I,s:f}", "run", state->run, "attempts",
+                      json_pack("{s:s,s:i,s:s,s:I,s:f,s:i}", "run", state->run, "attempts",
                                 state->attempts, "skip_steps", state->skip, "failures",
-                                (json_int_t)state->failures, "seconds", state->seconds),
+                                (json_int_t)state->failures, "seconds", state->seconds, "starter",
+                                (int)state->starter),
                       err);
 }
 

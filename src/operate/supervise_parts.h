@@ -17,6 +17,7 @@ struct supervise_state { // RUN/launch/state.json
     char skip[SKIP_BYTES];
     int64_t failures;
     double seconds; // that ranks ran
+    pid_t starter;  // mpirun of the latest attempt; 0: it has ended
 };
 int supervise_read_state(const char *run_folder, struct supervise_state *state, struct err *err);
 int supervise_write_state(const char *run_folder, const struct supervise_state *state,
