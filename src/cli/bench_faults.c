@@ -184,8 +184,11 @@ static void count_guarded(const struct faults_bench *b, struct tally *t, const c
     if (found) t->after[t->found++] = (double)after;
     t->same_end += same;
     if (!b->show) return;
-    printf("%s %d: %s%s%s\n", kind, number, found ? "found: " : "not found",
-           first->first_step > 0 ? first->first : first->why, same ? "" : "; ends differently");
+    printf("%s %d: %s%s\n", kind, number, found ? "found: " : "not found",
+           first->first_step > 0 ? first->first : first->why);
+    if (!same)
+        printf("  ends differently: step %lld, loss %.17g in place of %.17g; %s\n",
+               (long long)last->step, last->loss, b->calm_loss, last->why);
     fflush(stdout);
 }
 
