@@ -31,7 +31,7 @@ static char output[1 << 16];
 // Runs with `ranks` processes (1: without a launcher), in a folder of that name.
 static int run(int ranks, const char *folder, const char *words) {
     char front[64] = "";
-    if (ranks > 1) snprintf(front, sizeof front, "launch -n %d ", ranks);
+    if (ranks > 1) snprintf(front, sizeof front, "launch -n %d --accept-changes ", ranks);
     return test_shell(output, sizeof output, "%s %strain %s train.folder=%s %s", test_weft(), front,
                       test_path("c.yaml"), test_path(folder), words);
 }
