@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "test.h"
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -181,11 +182,11 @@ TEST(lines_that_only_look_like_xids) {
 
 static void silent(enum log_level level, const char *line, void *context) {
     (void)level, (void)line;
-    ++*(int *)context;
+    atomic_fetch_add((atomic_int *)context, 1);
 }
 
 TEST(a_thread_keeps_the_worst_change) {
-    int lines = 0;
+    atomic_int lines = 0;
     struct counters_watch *w;
     struct counters_places places = nowhere();
     memory_errors("4\n", "0\n");
@@ -202,7 +203,7 @@ TEST(a_thread_keeps_the_worst_change) {
     CHECK_EQ_INT(counters_watch_take(w, why), 0);
     log_to(silent, &lines, LOG_INFO);
     memory_errors("what\n", "0\n"); // told once, and the thread goes on
-    for (int i = 0; i < 2000 && *(volatile int *)&lines == 0; i++) usleep(5000);
+    for (int i = 0; i < 2000 && atomic_load(&lines) == 0; i++) usleep(5000);
     memory_errors("5\n", "1\n");
     for (int i = 0; i < 2000 && worst != 2; i++) {
         usleep(5000);
