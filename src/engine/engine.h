@@ -91,6 +91,10 @@ void *engine_other_memory(struct engine *engine);             // the `other_byte
 // latter engine_weights_changed rounds and packs them.
 void engine_initialise(struct engine *engine, uint64_t seed);
 void engine_weights_changed(struct engine *engine);
+// Masters, moments and biases of experts become zero, padding too, as where a run begins. Before
+// other state is written over what a rank has: writers know nothing of padding, and a flipped bit
+// there would stay.
+void engine_clear_state(struct engine *engine);
 
 // State as described memory of a whole model (one process). ENGINE_MASTER: FP32 weights under the
 // part-free param names, logical shape without padding (padding rows are behind the logical ones).

@@ -63,6 +63,21 @@ void engine_weights_changed(struct engine *engine) {
     states_publish(engine);
 }
 
+void engine_clear_state(struct engine *engine) {
+    states_settle(engine);
+    for (int i = 0; i < engine->model->param_count; i++) {
+        int64_t moment = state_at(engine, i, state_sharded(engine));
+        size_t bytes = (size_t)states_of(engine)->pieces[i].count * sizeof(float);
+        memset(state_master(engine, i), 0, bytes);
+        memset((float *)engine->single[SINGLE_MOMENT1] + moment, 0, bytes);
+        memset((float *)engine->single[SINGLE_MOMENT2] + moment, 0, bytes);
+    }
+    for (int l = 0; engine->moe && l < engine->model->config.layers; l++) {
+        float *bias = engine_expert_bias(engine, l);
+        if (bias) memset(bias, 0, (size_t)engine->whole->config.experts * sizeof *bias);
+    }
+}
+
 static void describe(struct tensor *t, const struct param *p, const char *suffix, enum dtype type,
                      void *data) {
     *t = (struct tensor){.type = type, .data = data};

@@ -79,8 +79,10 @@ static int load_state(struct run *run, struct checkpoint *c, const char *from, s
         return -1;
     bool durable = strcmp(from, "disk") == 0;
     run->saves.durable_step = durable ? run->step : -1;
-    log_line(LOG_INFO, "resumed from %s (%s): step %lld, %lld samples, in %.2f s",
-             checkpoint_path(c), from, (long long)run->step, (long long)run->samples,
+    // "snapshot of step 30 in memory" and a path speak for themselves
+    bool buddy = strcmp(from, "buddy") == 0;
+    log_line(LOG_INFO, "resumed from %s%s: step %lld, %lld samples, in %.2f s", checkpoint_path(c),
+             buddy ? " (buddy)" : "", (long long)run->step, (long long)run->samples,
              clock_seconds() - begin);
     if (state->binary && strcmp(state->binary, version_digest()) != 0)
         log_line(LOG_WARN, "the checkpoint was written by another build of weft; what follows may "
@@ -159,28 +161,11 @@ static int load_model_folder(struct run *run, struct err *err) {
     return 0;
 }
 
-// Weights, moments and biases are zero where a run begins, and were something else where one goes
-// back to its beginning.
-static int clear_state(struct run *run, struct err *err) {
-    struct tensor_slice *slices;
-    int count;
-    if (run_state_slices(run, &slices, &count, err) != 0) return -1;
-    for (int i = 0; i < count; i++) {
-        const struct tensor_slice *s = &slices[i];
-        size_t bytes = dtype_bytes(s->type);
-        for (int64_t r = 0; r < s->rows; r++)
-            memset((char *)s->data + (size_t)(r * s->stride) * bytes, 0,
-                   (size_t)s->columns * bytes);
-    }
-    free(slices);
-    return 0;
-}
-
 static int load_initial(struct run *run, struct err *err) {
     run->step = run->samples = run->tokens = run->updates = 0;
     run->bad_steps = 0;
     run->saved_step = run->saves.durable_step = -1;
-    if (run_guard_load(run, NULL, "", err) != 0 || clear_state(run, err) != 0) return -1;
+    if (run_guard_load(run, NULL, "", err) != 0) return -1;
     if (run->config->from[0]) return load_model_folder(run, err);
     engine_initialise(run->engine, (uint64_t)run->config->seed);
     return 0;
@@ -239,6 +224,7 @@ int run_restore_older(struct run *run, int back, int64_t most_step, struct err *
     if (run_saves_finish(run, true, err) != 0 ||
         snapshot_open_newest(&places, &choice, run->world, &c, &from, err) != 0)
         return -1;
+    engine_clear_state(run->engine);
     int result = c ? load_state(run, c, from, err) : load_initial(run, err);
     checkpoint_close(c);
     run->result->resumed_from = resumed_from;

@@ -21,7 +21,7 @@ static const struct comm_reduction *plain(void) {
 // ---- status -------------------------------------------------------------------------------------
 
 static struct comm *asked; // the end of rank 0
-static atomic_int stage;
+static atomic_int stage, checked;
 
 static void wait_for_stage(int s) {
     while (atomic_load(&stage) < s) usleep(200);
@@ -124,6 +124,7 @@ static void *ask_all_the_time(void *context) {
         struct text text = {0};
         CHECK_EQ_INT(comm_journal_text(comm, &text), 0);
         text_free(&text);
+        usleep(100); // the ranks want their locks too
     }
     return NULL;
 }
@@ -147,6 +148,8 @@ static void busy_body(struct rank_case *rank) {
         comm_stream_close(s);
     }
     ranks_check(rank);
+    atomic_fetch_add(&checked, 1);
+    while (atomic_load(&checked) < 2) usleep(1000); // nobody fails before both have looked
     struct err why = {0};
     err_set(&why, ERR_DATA, "the end");
     if (rank->rank == 1) comm_fail(rank->comm, &why);

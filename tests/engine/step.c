@@ -57,6 +57,37 @@ TEST(step_without_targets_or_with_nan_changes_nothing) {
     fixture_close(&f);
 }
 
+// Loaders write logical rows only: what stands in padding must go before they do.
+TEST(cleared_state_is_zero_in_padding_too) {
+    struct fixture f;
+    struct err err = {0};
+    open_kind(&f, "gpt2", DTYPE_BF16, 1, 16);
+    static const enum engine_part parts[] = {ENGINE_MASTER, ENGINE_MOMENTS};
+    int padded = 0;
+    for (int turn = 0; turn < 2; turn++) { // writes behind the logical rows, then looks there
+        for (int k = 0; k < 2; k++) {
+            struct tensor *list;
+            int count;
+            CHECK_OK(engine_tensors(f.engine, parts[k], &list, &count, &err), err);
+            for (int i = 0; i < count; i++) {
+                const struct param *p = &f.model.params[i / (k + 1)];
+                float *data = list[i].data;
+                int64_t logical = p->rows * p->columns;
+                for (int64_t j = 0; j < param_elements_padded(p); j++) {
+                    if (turn == 0) data[j] = 1;
+                    padded += j >= logical;
+                    if (turn == 1 && data[j] != 0)
+                        test_fail(__FILE__, __LINE__, "%s: element %lld of %lld is not zero",
+                                  list[i].name, (long long)j, (long long)logical);
+                }
+            }
+            free(list);
+        }
+        if (turn == 0) engine_clear_state(f.engine);
+    }
+    CHECK(padded > 0);
+    fixture_close(&f);
+}
 TEST(clipping_reports_the_norm_before) {
     struct fixture f;
     open_kind(&f, "llama", DTYPE_F32, 2, 16);

@@ -137,7 +137,7 @@ TEST(a_full_disk_does_not_hinder_going_on_from_memory) {
     CHECK(!memory_is_empty(&config));
     run_to_end(&config);
     CHECK_EQ_INT(result.resumed_from, 8);
-    CHECK_CONTAINS(lines.data, "(memory): step 8");
+    CHECK_CONTAINS(lines.data, "in memory: step 8");
     fixture_config(&other, test_temp_dir(), "unbroken", WORDS());
     run_to_end(&other);
     CHECK(fixture_checkpoint_hash(&config, 12) == fixture_checkpoint_hash(&other, 12));
