@@ -12,6 +12,10 @@ static uint64_t *table(const struct seals *s, int64_t at) {
     return at < 0 ? NULL : s->words + at;
 }
 
+static int64_t piece_blocks(const struct engine *e, int param) {
+    return (states_of(e)->pieces[param].count + RANK_NORM_BLOCK - 1) / RANK_NORM_BLOCK;
+}
+
 static void place_tables(struct engine *e) {
     struct seals *s = e->seals;
     const struct states *states = states_of(e);
@@ -19,16 +23,19 @@ static void place_tables(struct engine *e) {
     s->words = e->single[SINGLE_SEALS];
     s->expected = (struct device_seal *)(void *)table(s, s->at.states);
     if (s->expected) {
-        s->before = s->expected + s->at.blocks;
-        s->after = s->before + s->at.blocks;
+        s->before = s->expected + s->at.state_blocks;
+        s->after = s->before + s->at.state_blocks;
     }
     s->gradients = table(s, s->at.gradients);
     s->lookup = table(s, s->at.lookup);
     s->weights = table(s, s->at.weights);
     s->packed = table(s, s->at.packed);
     s->scratch = table(s, s->at.scratch);
+    int64_t state_block = 0;
     for (int i = 0; i < e->model->param_count; i++) {
         bool expert = e->model->params[i].expert >= 0;
+        s->state_block[i] = state_block;
+        state_block += piece_blocks(e, i);
         s->block[i] = states->block_of[i] + (expert ? states->shape.norm_blocks[FLAT_DENSE] : 0);
     }
     s->sample.results = table(s, s->at.products);
@@ -45,6 +52,7 @@ int seals_open(struct engine *e, struct err *err) {
     size_t ranks = (size_t)mesh_ranks(&e->layout.mesh);
     if (s) {
         s->block = calloc(params, sizeof *s->block);
+        s->state_block = calloc(params, sizeof *s->state_block);
         s->posted = calloc(buckets, sizeof *s->posted);
         s->weights_known = calloc(buckets, sizeof *s->weights_known);
         s->packed_known = calloc(2 * params, sizeof *s->packed_known);
@@ -52,8 +60,8 @@ int seals_open(struct engine *e, struct err *err) {
         s->of_ranks = calloc(ranks, sizeof *s->of_ranks);
         s->members = calloc(ranks, sizeof *s->members);
     }
-    if (!s || !s->block || !s->posted || !s->weights_known || !s->packed_known || !s->of_params ||
-        !s->of_ranks || !s->members)
+    if (!s || !s->block || !s->state_block || !s->posted || !s->weights_known || !s->packed_known ||
+        !s->of_params || !s->of_ranks || !s->members)
         return err_set(err, ERR_MEMORY, "no memory for the tables of %zu parameters' seals",
                        params);
     if (e->options.train) place_tables(e);
@@ -64,6 +72,7 @@ void seals_close(struct engine *e) {
     struct seals *s = e->seals;
     if (!s) return;
     free(s->block);
+    free(s->state_block);
     free(s->posted);
     free(s->weights_known);
     free(s->packed_known);
@@ -97,14 +106,6 @@ void seals_sums(struct engine *e, const void *data, enum dtype type, int64_t cou
 
 // ---- masters and moments ------------------------------------------------------------------------
 
-static int64_t first_block(const struct engine *e, int param) {
-    return e->seals->block[param] + states_of(e)->pieces[param].first / RANK_NORM_BLOCK;
-}
-
-static int64_t piece_blocks(const struct engine *e, int param) {
-    return (states_of(e)->pieces[param].count + RANK_NORM_BLOCK - 1) / RANK_NORM_BLOCK;
-}
-
 static void take_array(struct engine *e, int param, const float *data, struct device_seal *out,
                        size_t word) {
     uint64_t *to = (uint64_t *)(void *)out + word, *sums = e->seals->scratch;
@@ -116,7 +117,7 @@ static void take_array(struct engine *e, int param, const float *data, struct de
 static void take_states(struct engine *e) {
     for (int i = 0; i < e->model->param_count; i++) {
         int64_t at = state_at(e, i, state_sharded(e));
-        struct device_seal *to = e->seals->expected + first_block(e, i);
+        struct device_seal *to = e->seals->expected + e->seals->state_block[i];
         take_array(e, i, state_master(e, i), to, 0);
         take_array(e, i, (float *)e->single[SINGLE_MOMENT1] + at, to, 1);
         take_array(e, i, (float *)e->single[SINGLE_MOMENT2] + at, to, 2);
@@ -161,7 +162,7 @@ void seals_begin(struct engine *e, const struct engine_step *step) {
 void seals_of_update(struct engine *e, int param, int64_t at, struct device_adamw *args) {
     struct seals *s = e->seals;
     if (!s->expected) return;
-    int64_t block = first_block(e, param) + at / RANK_NORM_BLOCK;
+    int64_t block = s->state_block[param] + at / RANK_NORM_BLOCK;
     args->before = s->before + block;
     args->after = s->after + block;
 }
@@ -183,7 +184,8 @@ static void compare_rounded(struct engine *e, int param, struct device_seal *is)
 static void compare(struct engine *e, int param, int64_t block, bool rounded) {
     struct seals *s = e->seals;
     const struct device_seal *was = &s->expected[block], *is = &s->before[block];
-    int64_t number = block - s->block[param];
+    int64_t number =
+        block - s->state_block[param] + states_of(e)->pieces[param].first / RANK_NORM_BLOCK;
     if (!e->options.guards.optimizer) is = was;
     if (was->moment1 != is->moment1)
         seals_found(e, FOUND_MOMENT, param, ".moment1", number, was->moment1, is->moment1);
@@ -200,7 +202,7 @@ void seals_check_states(struct engine *e) {
     struct seals *s = e->seals;
     if (!s->expected || !s->states_known) return;
     for (int i = 0; i < e->model->param_count; i++) {
-        int64_t at = state_at(e, i, state_sharded(e)), first = first_block(e, i);
+        int64_t at = state_at(e, i, state_sharded(e)), first = e->seals->state_block[i];
         struct device_seal *is = s->before + first;
         memset(is, 0, (size_t)piece_blocks(e, i) * sizeof *is);
         take_array(e, i, state_master(e, i), is, 0);
@@ -216,7 +218,7 @@ void seals_updated(struct engine *e, int param) {
     struct seals *s = e->seals;
     if (!s->expected) return;
     bool rounded = holds_rounded(e, param);
-    int64_t first = first_block(e, param), blocks = piece_blocks(e, param);
+    int64_t first = s->state_block[param], blocks = piece_blocks(e, param);
     for (int64_t b = first; b < first + blocks && s->states_known; b++)
         compare(e, param, b, rounded);
     memcpy(s->expected + first, s->after + first, (size_t)blocks * sizeof *s->after);

@@ -26,10 +26,11 @@ struct seals_sample { // the product that is looked at in this step
 
 struct seals {
     struct rank_seals at;
-    uint64_t *words; // SINGLE_SEALS; NULL: nothing is kept
-    int64_t *block;  // [params] first block
+    uint64_t *words;      // SINGLE_SEALS; NULL: nothing is kept
+    int64_t *block;       // [params] first block
+    int64_t *state_block; // [params] of the rank's own piece, in the tables of states
     // masters and moments
-    struct device_seal *expected, *before, *after; // [blocks]; NULL: not kept
+    struct device_seal *expected, *before, *after; // [state_blocks]; NULL: not kept
     bool states_known;
     // gradients
     uint64_t *gradients, *lookup; // NULL: not kept

@@ -238,8 +238,13 @@ void rank_seals_describe(struct rank_seals *seals, const struct rank_state *r,
     int64_t blocks = r->norm_blocks[FLAT_DENSE] + r->norm_blocks[FLAT_EXPERT];
     int64_t lookup =
         s->seals_gradients && holds_end(s, false) ? (int64_t)lookup_rows(c, s) * c->hidden : 0;
-    *seals = (struct rank_seals){.blocks = blocks, .lookup_blocks = (lookup + BLOCK - 1) / BLOCK};
-    seals->states = take_words(seals, s->seals_optimizer, 3 * blocks * RANK_SEAL_WORDS);
+    // of a shard: its full blocks, and a last one of each parameter
+    int64_t shard = s->flat->shard_elements / BLOCK + local->model.param_count;
+    *seals = (struct rank_seals){.blocks = blocks,
+                                 .state_blocks = r->zero > 0 && shard < blocks ? shard : blocks,
+                                 .lookup_blocks = (lookup + BLOCK - 1) / BLOCK};
+    seals->states =
+        take_words(seals, s->seals_optimizer, 3 * seals->state_blocks * RANK_SEAL_WORDS);
     seals->gradients = take_words(seals, s->seals_gradients, blocks);
     seals->lookup = take_words(seals, s->seals_gradients, seals->lookup_blocks);
     seals->weights =

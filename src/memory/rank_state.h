@@ -49,8 +49,9 @@ void rank_state_describe(struct rank_state *state, const struct local_model *loc
 struct rank_seals {
     int64_t blocks;                 // of the local parameters: dense, then of experts
     int64_t lookup_blocks;          // of the look-up's own accumulator
-    int64_t states;                 // [3][blocks] x RANK_SEAL_WORDS: after the last update, as the
-                                    // next one found them, and as it left them
+    int64_t state_blocks;           // at most so many hold something of the rank's own pieces
+    int64_t states;                 // [3][state_blocks] x RANK_SEAL_WORDS: after the last update,
+                                    // as the next one found them, and as it left them
     int64_t gradients, lookup;      // [blocks], [lookup_blocks]
     int64_t weights;                // [blocks of the flat order] of gathered weights
     int64_t packed;                 // [params][2] of packed copies

@@ -77,13 +77,12 @@ static int load_state(struct run *run, struct checkpoint *c, const char *from, s
     run->bad_steps = (int)bad;
     if (run_guard_load(run, json_object_get(state->extra, "guard"), checkpoint_path(c), err) != 0)
         return -1;
-    bool durable = strcmp(from, "disk") == 0;
+    // "snapshot of step 30 in memory" and a path of the run speak for themselves
+    bool durable = strcmp(from, "disk") == 0, plain = durable || strcmp(from, "memory") == 0;
     run->saves.durable_step = durable ? run->step : -1;
-    // "snapshot of step 30 in memory" and a path speak for themselves
-    bool buddy = strcmp(from, "buddy") == 0;
-    log_line(LOG_INFO, "resumed from %s%s: step %lld, %lld samples, in %.2f s", checkpoint_path(c),
-             buddy ? " (buddy)" : "", (long long)run->step, (long long)run->samples,
-             clock_seconds() - begin);
+    log_line(LOG_INFO, "resumed from %s%s%s%s: step %lld, %lld samples, in %.2f s",
+             checkpoint_path(c), plain ? "" : " (", plain ? "" : from, plain ? "" : ")",
+             (long long)run->step, (long long)run->samples, clock_seconds() - begin);
     if (state->binary && strcmp(state->binary, version_digest()) != 0)
         log_line(LOG_WARN, "the checkpoint was written by another build of weft; what follows may "
                            "differ in the last bits from an unbroken run");
