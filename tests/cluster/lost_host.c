@@ -214,6 +214,7 @@ TEST_LIMIT(lost_host_is_replaced_by_a_spare, 180) {
 
 // Its old ranks, and its agent, are of no attempt that counts when it can be reached again.
 TEST_LIMIT(lost_link_is_a_lost_host, 180) {
+    cluster_long_trial();
     prepare(4);
     run_undisturbed(3, "");
     pid_t run = begin_run(3, one_spare, "");
@@ -251,7 +252,7 @@ TEST_LIMIT(lost_host_ends_a_run_that_must_not_shrink, 180) {
 
 // A host that is back, and healthy, is used again.
 TEST_LIMIT(lost_host_comes_back, 300) {
-    if (!getenv("WEFT_TEST_ALL")) SKIP("takes half a minute; make test-cluster runs it");
+    cluster_long_trial();
     prepare(3);
     pid_t run = begin_run(3, "", "train.steps=1000000");
     wait_for(run, "log", "step 75/");
@@ -268,6 +269,7 @@ TEST_LIMIT(lost_host_comes_back, 300) {
 
 // A spare whose disk does not take a byte is passed over.
 TEST_LIMIT(lost_host_is_not_replaced_by_an_unfit_spare, 180) {
+    cluster_long_trial();
     prepare(5);
     run_undisturbed(3, "");
     pid_t run = begin_run(3, "--spares 2", "");
@@ -288,6 +290,7 @@ TEST_LIMIT(lost_host_is_not_replaced_by_an_unfit_spare, 180) {
 
 // Slow is not lost: nothing is evicted, no bit changes.
 TEST_LIMIT(lost_speed_of_a_link_changes_no_bit, 180) {
+    cluster_long_trial();
     prepare(2);
     run_undisturbed(2, "");
     pid_t run = begin_run(2, "", "");

@@ -3,6 +3,7 @@
 #include "comm/comm.h"
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -32,6 +33,10 @@ void cluster_need(void) {
         cluster_out[strcspn(cluster_out, "\n")] = 0;
         SKIP("no cluster of namespaces: %s", cluster_out);
     }
+}
+
+void cluster_long_trial(void) {
+    if (!getenv("WEFT_TEST_ALL")) SKIP("a long trial; make test-cluster plays it");
 }
 
 void cluster_need_mpi(void) {

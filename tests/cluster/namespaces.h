@@ -11,6 +11,7 @@ const char *cluster_environment(void); // the same without owner and script
 const char *cluster_folder(void);      // that all hosts see
 void cluster_need(void);               // skips the test where there can be none
 void cluster_need_mpi(void);
+void cluster_long_trial(void); // skips it in `make test`; `make test-cluster` plays all
 void cluster_up(int hosts, const char *rate);
 
 // Runs a command line; a fault ends the test with what it said.

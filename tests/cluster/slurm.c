@@ -3,7 +3,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "comm/comm.h"
-#include "test.h"
+#include "namespaces.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,6 +148,7 @@ static void same_bits(int line) {
 
 // A node of the run loses power; the spare takes its place within the job.
 TEST_LIMIT(slurm_node_dies, 300) {
+    cluster_long_trial();
     begin(3);
     submit();
     wait_for_steps(__LINE__, 150);
@@ -164,6 +165,7 @@ TEST_LIMIT(slurm_node_dies, 300) {
 
 // Asked to leave, as before a time limit: saves, leaves with 75, is requeued, goes on at that step.
 TEST_LIMIT(slurm_requeues_a_job_that_was_asked_to_leave, 300) {
+    cluster_long_trial();
     char step[64];
     begin(3);
     submit();
@@ -187,6 +189,7 @@ TEST_LIMIT(slurm_requeues_a_job_that_was_asked_to_leave, 300) {
 
 // A job of higher priority takes the nodes: this one saves and makes room at once, and comes back.
 TEST_LIMIT(slurm_preempts_a_job, 300) {
+    cluster_long_trial();
     begin(3);
     submit();
     wait_for_steps(__LINE__, 150);
