@@ -109,6 +109,7 @@ static void fill_batch(struct batch *b, int vocab, uint64_t seed) {
 
 static void add_messages(struct bench *b, double factor) {
     int count = engine_stream_count(b->engine);
+    engine_settle(b->engine);
     for (int s = 0; s < count && s < BENCH_STREAMS; s++)
         for (int k = 0; k < COMM_KIND_COUNT; k++) {
             struct comm_counts c, *to = &b->own.messages[s][k];

@@ -91,6 +91,9 @@ void *engine_other_memory(struct engine *engine);             // the `other_byte
 // latter engine_weights_changed rounds and packs them.
 void engine_initialise(struct engine *engine, uint64_t seed);
 void engine_weights_changed(struct engine *engine);
+// Waits for what the last step left under way: updated weights that are being gathered. Counts of
+// messages are complete then.
+void engine_settle(struct engine *engine);
 // Masters, moments and biases of experts become zero, padding too, as where a run begins. Before
 // other state is written over what a rank has: writers know nothing of padding, and a flipped bit
 // there would stay.

@@ -63,6 +63,10 @@ void engine_weights_changed(struct engine *engine) {
     states_publish(engine);
 }
 
+void engine_settle(struct engine *engine) {
+    states_settle(engine);
+}
+
 void engine_clear_state(struct engine *engine) {
     states_settle(engine);
     for (int i = 0; i < engine->model->param_count; i++) {
