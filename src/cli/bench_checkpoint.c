@@ -6,7 +6,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/numbers.h"
-#include "base/random.h"
 #include "base/text.h"
 #include "checkpoint/saver.h"
 #include "cli/bench.h"
@@ -109,20 +108,6 @@ static int parse(int argc, char **argv, struct arguments *a, struct err *err) {
 
 // ---- steps --------------------------------------------------------------------------------------
 
-static void fill_batch(struct batch *b, int vocab, uint64_t seed) {
-    uint64_t key = random_key(seed, "bench");
-    for (int32_t i = 0; i < b->tokens; i++) {
-        int32_t at = i % b->context;
-        b->input[i] = (int32_t)(random_uniform(key, (uint64_t)i) * vocab);
-        b->target[i] = (int32_t)(random_uniform(key, (uint64_t)i + 1) * vocab);
-        b->position[i] = at;
-        b->attend_from[i] = i - at;
-        b->attend_to[i] = i + 1;
-        b->attended_pairs += at + 1;
-    }
-    b->counted = b->non_pad = b->tokens;
-}
-
 static int place_batches(struct bench *b, uint64_t each, struct err *err) {
     b->batches = calloc((size_t)b->count, sizeof *b->batches);
     b->list = calloc((size_t)b->count, sizeof *b->list);
@@ -130,7 +115,7 @@ static int place_batches(struct bench *b, uint64_t each, struct err *err) {
     for (int m = 0; m < b->count; m++) {
         batch_place(&b->batches[m], (char *)engine_other_memory(b->engine) + each * (uint64_t)m,
                     b->config->micro_batch, b->config->context);
-        fill_batch(&b->batches[m], b->config->model.vocab, (uint64_t)m + 1);
+        bench_fill_batch(&b->batches[m], b->config->model.vocab, (uint64_t)m + 1);
         b->list[m] = &b->batches[m];
     }
     return 0;

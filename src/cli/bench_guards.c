@@ -2,7 +2,6 @@
 // with one of them alternate in one process, on the same memory; shares are medians over the pairs.
 #include "base/clock.h"
 #include "base/numbers.h"
-#include "base/random.h"
 #include "cli/bench.h"
 #include "cli/cli.h"
 #include "engine/engine.h"
@@ -88,21 +87,6 @@ static int parse(int argc, char **argv, struct bench *b, struct err *err) {
     return 0;
 }
 
-static void fill_batch(struct batch *b, int vocab, uint64_t seed) {
-    uint64_t key = random_key(seed, "bench");
-    b->attended_pairs = 0;
-    for (int32_t i = 0; i < b->tokens; i++) {
-        int32_t at = i % b->context;
-        b->input[i] = (int32_t)(random_uniform(key, (uint64_t)i) * vocab);
-        b->target[i] = (int32_t)(random_uniform(key, (uint64_t)i + 1) * vocab);
-        b->position[i] = at;
-        b->attend_from[i] = i - at;
-        b->attend_to[i] = i + 1;
-        b->attended_pairs += at + 1;
-    }
-    b->counted = b->non_pad = b->tokens;
-}
-
 // Micro-batches of `tokens` in one row; 0: whole ones.
 static void fill_batches(struct bench *b, int tokens) {
     const struct train_config *c = b->config;
@@ -110,7 +94,7 @@ static void fill_batches(struct bench *b, int tokens) {
     for (int m = 0; m < config_micro_batches(c); m++) {
         batch_place(&b->batches[m], (char *)engine_other_memory(b->engine) + each * (uint64_t)m,
                     tokens ? 1 : c->micro_batch, tokens ? tokens : c->context);
-        fill_batch(&b->batches[m], c->model.vocab, (uint64_t)m + 1);
+        bench_fill_batch(&b->batches[m], c->model.vocab, (uint64_t)m + 1);
         b->list[m] = &b->batches[m];
     }
 }

@@ -5,7 +5,6 @@
 #include "base/affinity.h"
 #include "base/clock.h"
 #include "base/numbers.h"
-#include "base/random.h"
 #include "cli/bench.h"
 #include "cli/cli.h"
 #include "cli/launched.h"
@@ -91,20 +90,6 @@ static int parse(int argc, char **argv, struct arguments *a, struct err *err) {
     return 0;
 }
 
-static void fill_batch(struct batch *b, int vocab, uint64_t seed) {
-    uint64_t key = random_key(seed, "bench");
-    for (int32_t i = 0; i < b->tokens; i++) {
-        int32_t at = i % b->context;
-        b->input[i] = (int32_t)(random_uniform(key, (uint64_t)i) * vocab);
-        b->target[i] = (int32_t)(random_uniform(key, (uint64_t)i + 1) * vocab);
-        b->position[i] = at;
-        b->attend_from[i] = i - at;
-        b->attend_to[i] = i + 1;
-        b->attended_pairs += at + 1;
-    }
-    b->counted = b->non_pad = b->tokens;
-}
-
 // ---- steps --------------------------------------------------------------------------------------
 
 static void add_messages(struct bench *b, double factor) {
@@ -175,7 +160,7 @@ static int place_batches(struct bench *b, uint64_t each, struct err *err) {
     for (int m = 0; m < count; m++) {
         batch_place(&b->batches[m], (char *)engine_other_memory(b->engine) + each * (uint64_t)m,
                     c->micro_batch, c->context);
-        fill_batch(&b->batches[m], c->model.vocab, (uint64_t)(at[MESH_DP] * count + m) + 1);
+        bench_fill_batch(&b->batches[m], c->model.vocab, (uint64_t)(at[MESH_DP] * count + m) + 1);
         b->list[m] = &b->batches[m];
     }
     return 0;
