@@ -162,7 +162,7 @@ static int supervise_run(struct launch_run *run, const struct hosts *hosts, cons
                                         .spares = o->spares,
                                         .remote = remote_shell(),
                                         .slurm = run->slurm,
-                                        .library_path = getenv("LD_LIBRARY_PATH"),
+                                        .loader_path = getenv("LD_LIBRARY_PATH"),
                                         .shape = {.unit = run->unit,
                                                   .replicas = run->replicas,
                                                   .batch = c->batch,

@@ -42,12 +42,12 @@ struct agent_view {
 
 struct agents_options {
     struct control *control;
-    const char *program;      // path of weft, the same on all hosts
-    const char *remote;       // in place of ssh: "rsh", "/x/agent -q"; NULL: ssh
-    bool slurm;               // through srun
-    const char *library_path; // LD_LIBRARY_PATH for other hosts; NULL: none
-    const char *run;          // its id
-    const char *address;      // of the supervisor, as the agents reach it
+    const char *program;     // path of weft, the same on all hosts
+    const char *remote;      // in place of ssh: "rsh", "/x/agent -q"; NULL: ssh
+    bool slurm;              // through srun
+    const char *loader_path; // LD_LIBRARY_PATH for other hosts; NULL: none
+    const char *run;         // its id
+    const char *address;     // of the supervisor, as the agents reach it
     int port;
     struct wire_key key;
     const char *snapshot_folder, *disk_folder; // absolute

@@ -58,8 +58,8 @@ static int add_remote(struct launch_command *c, const struct agents_options *o, 
     for (char *word = strtok_r(words, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
         failed |= add(c, word);
     failed |= add(c, host) | text_puts(&line, "exec");
-    if (o->library_path) {
-        snprintf(path, sizeof path, "LD_LIBRARY_PATH=%s", o->library_path);
+    if (o->loader_path) {
+        snprintf(path, sizeof path, "LD_LIBRARY_PATH=%s", o->loader_path);
         failed |= text_puts(&line, " env") | quote(&line, path);
     }
     for (int i = 0; i < agent.count; i++) failed |= quote(&line, agent.words[i]);

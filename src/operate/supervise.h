@@ -55,7 +55,7 @@ struct supervise_options {
     const struct hosts *hosts;    // NULL: this machine, or what a scheduler gave
     int spares;
     // How agents come to other hosts (operate/agents.h).
-    const char *remote, *library_path;
+    const char *remote, *loader_path;
     bool slurm;
     struct place_shape shape;
     struct policy_options policy;

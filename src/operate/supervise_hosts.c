@@ -24,7 +24,7 @@ int hosts_open(struct supervisor *s, struct err *err) {
                                      .program = o->program,
                                      .remote = o->remote,
                                      .slurm = o->slurm,
-                                     .library_path = o->library_path,
+                                     .loader_path = o->loader_path,
                                      .run = s->state.run,
                                      .address = o->address,
                                      .port = control_port(s->control),

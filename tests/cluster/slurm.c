@@ -205,15 +205,15 @@ TEST_LIMIT(slurm_preempts_a_job, 300) {
 
 // Nodes that the run found bad are kept away from it.
 TEST_LIMIT(slurm_keeps_bad_nodes_away, 300) {
-    static const char weft[] = "#!/bin/sh\n"
-                               "mkdir -p run/launch && echo node3 >run/launch/evicted\n"
-                               "[ \"$SLURM_RESTART_COUNT\" = 1 ] || exit 76\n"
-                               "rm run/launch/evicted\n";
+    static const char script[] = "#!/bin/sh\n"
+                                 "mkdir -p run/launch && echo node3 >run/launch/evicted\n"
+                                 "[ \"$SLURM_RESTART_COUNT\" = 1 ] || exit 76\n"
+                                 "rm run/launch/evicted\n";
     struct err err = {0};
     begin(3);
-    CHECK_OK(file_replace(test_path("stub"), weft, sizeof weft - 1, &err), err);
+    CHECK_OK(file_replace(test_path("weft"), script, sizeof script - 1, &err), err);
     CHECK_EQ_INT(test_shell(out, sizeof out,
-                            "cd %s && chmod +x stub && sed -i 's|^[^ ]*/weft launch|%s/stub|; "
+                            "cd %s && chmod +x weft && sed -i 's|^[^ ]*/weft launch|%s/weft|; "
                             "s/--nodes=3/--nodes=2/' job.sh",
                             test_temp_dir(), test_temp_dir()),
                  0);

@@ -134,7 +134,7 @@ TEST(agents_command_lines) {
               "'--agent' '--address' '10.0.0.1' '--port' '71' '--run' 'r1' '--host' 'n1' "
               "'--snapshot-folder' '/dev/shm' '--disk-folder' '/data/my run'");
     o.remote = "rsh -q : ssh";
-    o.library_path = "/y:/z";
+    o.loader_path = "/y:/z";
     CHECK(strncmp(words_of(&o, "n1", false),
                   "rsh|-q|n1|exec env 'LD_LIBRARY_PATH=/y:/z' '/x/we'\\''ft'", 50) == 0);
     o.slurm = true;
