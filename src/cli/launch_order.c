@@ -26,15 +26,17 @@ static const char *text_of(const json_t *object, const char *key) {
 static void print_ranks(const json_t *list) {
     const json_t *one;
     size_t i;
-    printf("\n%6s  %-16s %8s  %-9s %10s %7s %7s  %s\n", "rank", "host", "pid", "phase", "step",
-           "heard", "moved", "waits for");
+    printf("\n%6s %5s  %-16s %8s  %-9s %10s %7s %7s  %s\n", "rank", "stage", "host", "pid", "phase",
+           "step", "heard", "moved", "waits for");
     json_array_foreach(list, i, one) {
-        char heard[16] = "-", moved[16] = "-";
+        char heard[16] = "-", moved[16] = "-", stage[16] = "-";
+        if (!json_is_null(json_object_get(one, "stage")))
+            snprintf(stage, sizeof stage, "%.0f", number_of(one, "stage"));
         if (!json_is_null(json_object_get(one, "heard_seconds_ago"))) {
             snprintf(heard, sizeof heard, "%.1f s", number_of(one, "heard_seconds_ago"));
             snprintf(moved, sizeof moved, "%.1f s", number_of(one, "moved_seconds_ago"));
         }
-        printf("%6.0f  %-16s %8.0f  %-9s %10.0f %7s %7s  %s\n", number_of(one, "rank"),
+        printf("%6.0f %5s  %-16s %8.0f  %-9s %10.0f %7s %7s  %s\n", number_of(one, "rank"), stage,
                text_of(one, "host"), number_of(one, "pid"),
                json_is_true(json_object_get(one, "connected")) ? text_of(one, "phase") : "absent",
                number_of(one, "step"), heard, moved, text_of(one, "waits"));

@@ -24,10 +24,6 @@ int engine_findings(const struct engine *engine, struct engine_finding *out, int
     return count;
 }
 
-uint64_t engine_guard_bytes_read(const struct engine *engine) {
-    return engine->seals->bytes;
-}
-
 double engine_guard_seconds(const struct engine *engine) {
     return engine->seals->seconds;
 }

@@ -51,7 +51,6 @@ struct engine_finding {
 };
 // What the last step found on this rank, most serious first; returns how many there are.
 int engine_findings(const struct engine *engine, struct engine_finding *out, int most);
-uint64_t engine_guard_bytes_read(const struct engine *engine); // since opening
 double engine_guard_seconds(const struct engine *engine);
 // Guards that the engine was opened with, off and on again between steps (measurements). All ranks
 // alike.

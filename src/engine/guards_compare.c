@@ -29,7 +29,6 @@ static uint64_t digest(struct engine *e, const void *data, uint64_t bytes) {
         }
         for (int c = 0; c < count; c++) all = mix(all, part[c]);
     }
-    e->seals->bytes += bytes;
     return all;
 }
 

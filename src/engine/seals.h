@@ -52,7 +52,6 @@ struct seals {
     struct engine_finding found[SEALS_FINDINGS];
     int found_count;
     int64_t update;
-    uint64_t bytes;
     double seconds;
     struct engine_fault fault;
     bool in_step;  // the passes of a step, which write gradients

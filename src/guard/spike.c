@@ -87,14 +87,6 @@ enum spike_verdict spike_skip(struct spike *s, int64_t step) {
     return recent(s, step, &first) > s->rule.most_in_recent ? SPIKE_ROLL_BACK : SPIKE_SKIP;
 }
 
-enum spike_verdict spike_judge(struct spike *s, int64_t step, double loss, double norm,
-                               char why[200]) {
-    why[0] = 0;
-    if (spike_is(s, loss, norm, why)) return spike_skip(s, step);
-    spike_accept(s, loss, norm);
-    return SPIKE_NONE;
-}
-
 // ---- with checkpoints --------------------------------------------------------------------------
 
 static json_t *reals(const double *values, int count) {

@@ -36,9 +36,6 @@ bool spike_is(const struct spike *s, double loss, double gradient_norm, char why
 void spike_accept(struct spike *s, double loss, double gradient_norm);
 // Counts a step as skipped; SPIKE_SKIP or SPIKE_ROLL_BACK.
 enum spike_verdict spike_skip(struct spike *s, int64_t step);
-// The three above in one.
-enum spike_verdict spike_judge(struct spike *s, int64_t step, double loss, double gradient_norm,
-                               char why[200]);
 // The first of the skipped steps among the last 100 before and with `step`; -1: none.
 int64_t spike_first_recent(const struct spike *s, int64_t step);
 // What the rule compares with, for journals: mean and deviation of the norm over the window.

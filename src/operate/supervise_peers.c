@@ -120,6 +120,7 @@ static json_t *rank_status(const struct supervisor *s, int rank, double now) {
                   host >= 0 && host < s->place.count ? s->place.hosts[host].name : "", "phase",
                   r->ended ? "ended" : beat_phase_name(r->phase), "step", (json_int_t)r->step);
     json_object_set_new(one, "pid", json_integer(r->pid));
+    json_object_set_new(one, "stage", r->stage >= 0 ? json_integer(r->stage) : json_null());
     json_object_set_new(one, "connected", json_boolean(s->connection[rank] >= 0));
     json_object_set_new(one, "heard_seconds_ago",
                         r->heard > 0 ? json_real(now - r->heard) : json_null());

@@ -267,11 +267,21 @@ static int order(const char *words) {
     return test_shell(out, sizeof out, "%s launch %s 2>&1", test_weft(), words);
 }
 
+// In the table of --status; -1: not there.
+static int stage_of(int rank) {
+    for (const char *line = out; line; line = strchr(line, '\n')) {
+        int found, stage;
+        line += *line == '\n';
+        if (sscanf(line, "%d %d", &found, &stage) == 2 && found == rank) return stage;
+    }
+    return -1;
+}
+
 TEST_LIMIT(restart_second_supervisor_is_refused, 60) {
     char words[4300], path[4300];
     struct stat file;
     write_inputs(100000000);
-    pid_t launcher = start("checkpoint.every=0", NULL);
+    pid_t launcher = start("checkpoint.every=0", "parallel.pp=2");
     wait_for("step 3/");
     CHECK_STATUS(launch("", ""), 2);
     snprintf(words, sizeof words, "process %d on ", (int)launcher);
@@ -283,6 +293,7 @@ TEST_LIMIT(restart_second_supervisor_is_refused, 60) {
     snprintf(words, sizeof words, "--status %s", test_path("run"));
     CHECK_STATUS(order(words), 0);
     CHECK_CONTAINS(out, "running, step ");
+    CHECK_EQ_INT(stage_of(1), 1);
     kill(launcher, SIGINT);
     CHECK_EQ_INT(finish(launcher), 130);
     CHECK(!file_exists(path));
