@@ -22,7 +22,7 @@ static const char help[] =
     "of these faults, the steps between checkpoints and the recovery times of each kind; and its\n"
     "closed form, which knows only their mean distance. Differences are in points of per cent.\n";
 
-enum { MOST_FAULTS = 1000, KIND_BYTES = 32 };
+enum { MOST_FAULTS = 1000, KIND_BYTES = 32, MOST_GAPS = 1 << 16 };
 
 struct soak_fault {
     double time; // seconds since the launch
@@ -36,9 +36,11 @@ struct soak {
     double begin, wall_seconds;
     int64_t steps; // that count
     double useful_seconds, start_seconds;
-    double stall_seconds; // mean of a checkpoint
-    int64_t interval;     // steps between checkpoints
-    int64_t saved;        // the last one read
+    double stall_seconds;   // mean of a checkpoint
+    int64_t interval;       // steps between checkpoints
+    double gaps[MOST_GAPS]; // as they were asked for; odd ones stand at restarts
+    int gap_count;
+    int64_t asked; // the last one read
     int saves;
     bool json;
 };
@@ -102,12 +104,13 @@ static int take_metrics(struct soak *s, json_t *line, const char *path, struct e
         json_get_double(at, "time", false, 0, &time, err) != 0 ||
         json_get_double(at, "stall_seconds", false, 0, &stall, err) != 0)
         return -1;
-    if (strcmp(event, "checkpoint_persisted") == 0) {
-        if (s->saved > 0 && step > s->saved && (s->interval == 0 || step - s->saved < s->interval))
-            s->interval = step - s->saved;
-        s->saved = step;
-        s->stall_seconds += (stall - s->stall_seconds) / ++s->saves;
+    if (strcmp(event, "checkpoint_requested") == 0) {
+        if (s->asked > 0 && step > s->asked && s->gap_count < MOST_GAPS)
+            s->gaps[s->gap_count++] = (double)(step - s->asked);
+        s->asked = step;
     }
+    if (strcmp(event, "checkpoint_persisted") == 0)
+        s->stall_seconds += (stall - s->stall_seconds) / ++s->saves;
     if (event[0]) return 0;
     if (s->steps == 0) s->start_seconds = fmax(time - seconds - s->begin, 0);
     s->steps++;
@@ -271,6 +274,7 @@ int bench_soak(int argc, char **argv) {
     if (got == 0) got = file_join(run, sizeof run, folder, "run", &err);
     if (got == 0) got = each_line(&s, run, "metrics.jsonl", take_metrics, &err);
     if (got == 0) got = each_line(&s, run, "incidents.jsonl", take_incident, &err);
+    if (s.gap_count > 0) s.interval = (int64_t)numbers_median(s.gaps, (size_t)s.gap_count);
     if (got == 0 && (s.steps == 0 || s.interval == 0))
         got = err_set(&err, ERR_DATA, "%s/metrics.jsonl: no steps, or fewer than two checkpoints",
                       run);

@@ -42,7 +42,8 @@ static const char usage[] =
     "  --restarts N        without a new step in between (10); 0: none\n"
     "  --crash-loop WHAT   at the third failure of one step: stop (back, the default), or skip "
     "its\n"
-    "                      batch (skip); stop: at the second\n"
+    "                      batch (skip); stop: at the second; retry: kills come from outside,\n"
+    "                      --restarts alone counts\n"
     "  --grace SECONDS     for saving when the run is asked to leave (60)\n"
     "  --accept-changes    goes on with a configuration that is not that of the last launch\n"
     "  --listen ADDRESS[:PORT]  where ranks and commands reach the supervisor; the loopback "
@@ -106,15 +107,16 @@ static int read_listen(struct launch_options *o, const char *text, struct err *e
 }
 
 static int read_crash_loop(struct launch_options *o, const char *text, struct err *err) {
-    static const char *const names[] = {"back", "skip", "stop"};
-    static const enum crash_loop values[] = {CRASH_LOOP_BACK, CRASH_LOOP_SKIP, CRASH_LOOP_STOP};
+    static const char *const names[] = {"back", "skip", "stop", "retry"};
+    static const enum crash_loop values[] = {CRASH_LOOP_BACK, CRASH_LOOP_SKIP, CRASH_LOOP_STOP,
+                                             CRASH_LOOP_RETRY};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(text, names[i]) == 0) {
             o->policy.crash_loop = values[i];
             return 0;
         }
-    return err_set(err, ERR_USAGE, "launch: --crash-loop \"%.100s\": expected back, skip or stop",
-                   text);
+    return err_set(err, ERR_USAGE,
+                   "launch: --crash-loop \"%.100s\": expected back, skip, stop or retry", text);
 }
 
 static int unknown(const char *word, struct err *err) {

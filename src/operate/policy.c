@@ -117,7 +117,7 @@ static bool is_hopeless(const struct policy *p, const struct policy_failure *f,
 
 // Failures at the same step. True: decided.
 static bool is_loop(struct policy *p, const struct policy_failure *f, struct policy_decision *out) {
-    if (is_of_machine(f) || f->step < 0) return false;
+    if (is_of_machine(f) || f->step < 0 || p->options.crash_loop == CRASH_LOOP_RETRY) return false;
     // Ranks are at most a step apart, and another one may have been seen to fail this time.
     bool same = p->loop_step >= 0 && llabs(f->step - p->loop_step) <= 1;
     if (!same) p->loop_skipped = false;

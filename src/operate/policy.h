@@ -7,7 +7,7 @@
 //   gives them back. Waits between restarts without progress double from 1 s to 60 s.
 // - A crash loop: failures at the same step. The second goes back one state further than the
 //   newest; the third stops with a diagnosis (step, samples) or, where the user allowed it, skips
-//   that step's batch.
+//   that step's batch. CRASH_LOOP_RETRY: there are none, the budget alone counts.
 // - The host of the failing rank is checked where the machine may be the cause (a hang, corruption,
 //   SIGSEGV and its like). One that fails its check, accuses itself (76) or is lost is evicted; one
 //   that failed its ranks twice while others did not is, too, where a spare is there. A spare takes
@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum crash_loop { CRASH_LOOP_BACK, CRASH_LOOP_SKIP, CRASH_LOOP_STOP };
+enum crash_loop { CRASH_LOOP_BACK, CRASH_LOOP_SKIP, CRASH_LOOP_STOP, CRASH_LOOP_RETRY };
 
 struct policy_options {
     int budget; // 10

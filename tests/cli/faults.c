@@ -58,9 +58,10 @@ TEST(bench_soak_counts_what_was_useful) {
                            "{\"step\":%d,\"time\":%.1f,\"seconds\":1}\n", step, time);
         if (step % 10 == 0)
             m.used += snprintf(m.data + m.used, sizeof m.data - (size_t)m.used,
+                               "{\"event\":\"checkpoint_requested\",\"step\":%d,\"time\":%.1f}\n"
                                "{\"event\":\"checkpoint_persisted\",\"step\":%d,\"time\":%.1f,"
                                "\"stall_seconds\":0}\n",
-                               step, time);
+                               step, time, step, time);
     }
     put(test_path("run/metrics.jsonl"), m.data);
     put(test_path("run/incidents.jsonl"),

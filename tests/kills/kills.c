@@ -143,7 +143,7 @@ static pid_t begin_launch(const struct variant *v, const char *run, const char *
     char command[4096], log[2500];
     snprintf(log, sizeof log, "%s.log", run);
     snprintf(command, sizeof command,
-             "exec %s launch -n %d train %s train.folder=%s "
+             "exec %s launch -n %d --crash-loop retry train %s train.folder=%s "
              "checkpoint.snapshot_folder=%s %s",
              test_weft(), v->ranks, path_of("c.yaml"), run, memory, v->words);
     fflush(NULL);

@@ -121,6 +121,19 @@ TEST(policy_crash_loop_may_stop_at_once) {
     policy_close(p);
 }
 
+// Kills from outside may fall on one step again and again: what counts is the budget.
+TEST(policy_crash_loop_may_be_none) {
+    struct policy *p = open_policy(CRASH_LOOP_RETRY, 5);
+    policy_progress(p, 11);
+    for (int i = 0; i < 5; i++) {
+        struct policy_decision d = fail_with(p, status(1, 12));
+        CHECK_EQ_INT(d.action, POLICY_RESTART);
+        CHECK_EQ_INT(d.states_back, 0);
+    }
+    CHECK_EQ_INT(fail_with(p, status(1, 12)).action, POLICY_STOP);
+    policy_close(p);
+}
+
 TEST(policy_progress_ends_a_loop) {
     struct policy *p = open_policy(CRASH_LOOP_BACK, 10);
     policy_progress(p, 11);
