@@ -92,25 +92,38 @@ static void search(struct search *s) {
 
 // ---- judging
 
-static double last_moved(const struct watch *w, int except) {
-    double newest = 0;
-    for (int i = 0; i < w->rank_count; i++)
-        if (i != except && !w->ranks[i].ended) newest = fmax(newest, w->ranks[i].moved);
-    return newest;
+// When ranks moved last: the newest, of which rank, and the newest of all others.
+struct last_moves {
+    double newest, next;
+    int rank;
+};
+static struct last_moves last_moves(const struct watch *w) {
+    struct last_moves m = {.rank = -1};
+    for (int i = 0; i < w->rank_count; i++) {
+        double moved = w->ranks[i].moved;
+        if (w->ranks[i].ended) continue;
+        if (moved > m.newest) {
+            m.next = m.newest;
+            m.newest = moved;
+            m.rank = i;
+        } else {
+            m.next = fmax(m.next, moved);
+        }
+    }
+    return m;
 }
 
-// A rank that is silent while its host speaks; others may still be ending the step that they were
-// in. One whose beats alone are lost does not hold anybody up.
-static bool is_stopped(const struct watch *w, int rank, double now) {
-    return watch_silent(w, rank, now) && now - last_moved(w, rank) > 2 * WATCH_BEAT_SECONDS;
-}
-
-// The one that stands still for longest, wherever in its step that met it; -1: none.
+// The rank that stands still for longest, wherever in its step that met it; -1: none. It is silent
+// while its host speaks. Others may still be ending the step that they were in; one whose beats
+// alone are lost does not hold anybody up.
 static int find_stopped(const struct watch *w, double now) {
+    struct last_moves m = last_moves(w);
     int best = -1;
-    for (int i = 0; i < w->rank_count; i++)
-        if (is_stopped(w, i, now) && (best < 0 || w->ranks[i].heard < w->ranks[best].heard))
-            best = i;
+    for (int i = 0; i < w->rank_count; i++) {
+        double others = i == m.rank ? m.next : m.newest;
+        if (!watch_silent(w, i, now) || now - others <= 2 * WATCH_BEAT_SECONDS) continue;
+        if (best < 0 || w->ranks[i].heard < w->ranks[best].heard) best = i;
+    }
     return best;
 }
 
@@ -175,18 +188,19 @@ static int find_circle(const struct search *s) {
 // Everybody has posted the operation, and still it does not end: its messages do not arrive. The
 // rank that most stalls point at, else the one that waits longest.
 static int find_transfer(const struct search *s) {
-    int best = s->longest_waiter;
-    int64_t most = 0;
-    for (int i = 0; i < s->w->rank_count; i++) {
-        int64_t stalls = 0;
-        for (int j = 0; j < s->w->rank_count; j++)
-            for (int k = 0; k < s->w->ranks[j].link_count; k++)
-                if (s->w->ranks[j].links[k].peer == i) stalls += s->w->ranks[j].links[k].stalls;
-        if (stalls > most) {
-            most = stalls;
+    const struct watch *w = s->w;
+    int best = s->longest_waiter, *stalls = s->seen;
+    memset(stalls, 0, (size_t)w->rank_count * sizeof *stalls);
+    for (int i = 0; i < w->rank_count; i++)
+        for (int k = 0; k < w->ranks[i].link_count; k++) {
+            int peer = w->ranks[i].links[k].peer;
+            if (peer >= 0 && peer < w->rank_count) stalls[peer] += (int)w->ranks[i].links[k].stalls;
+        }
+    for (int i = 0, most = 0; i < w->rank_count; i++)
+        if (stalls[i] > most) {
+            most = stalls[i];
             best = i;
         }
-    }
     return best;
 }
 
