@@ -1,5 +1,6 @@
 // Fault injection: messages that stop, stand still for a while again and again, or lose a bit.
-// What a compute thread asks for is taken over by the communication thread in its next round.
+// What a compute thread asks for is taken over by the communication thread in its next round, and
+// before it begins an operation: what is posted after the call meets the fault.
 #include "base/clock.h"
 #include "base/log.h"
 #include "comm/internal.h"
@@ -19,7 +20,7 @@ void comm_inject(struct comm *comm, const struct comm_fault *fault) {
         f->drop = fault->drop;
         f->flap_seconds = fault->flap_seconds;
     }
-    comm->fault_changed = true;
+    atomic_store(&comm->fault_changed, true);
     pthread_mutex_unlock(&comm->lock);
     doorbell_ring(comm->bell);
 }
@@ -28,14 +29,15 @@ uint64_t comm_injected(struct comm *comm) {
     return atomic_load(&comm->flipped);
 }
 
-// Under the lock, on the communication thread.
 void inject_take_over(struct comm *comm) {
-    if (!comm->fault_changed) return;
+    if (!atomic_load(&comm->fault_changed)) return;
+    pthread_mutex_lock(&comm->lock);
     int64_t flip_in = comm->fault.flip_in; // one that is on its way stays
     comm->fault = comm->fault_wanted;
     if (comm->fault.flip_in == 0) comm->fault.flip_in = flip_in;
     comm->fault_wanted.flip_in = 0;
-    comm->fault_changed = false;
+    atomic_store(&comm->fault_changed, false);
+    pthread_mutex_unlock(&comm->lock);
 }
 
 bool inject_holds(struct comm *comm, int peer) {

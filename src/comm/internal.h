@@ -143,11 +143,11 @@ struct comm {
     struct order_check *order;      // NULL: not wanted
     struct history *history;        // has its own rules, see status.c
     struct comm_fault fault_wanted; // see comm_inject
-    bool fault_changed;
     // either side
-    atomic_bool failed;       // a failure is known
-    atomic_bool settled;      // and nothing moves any more: waits return
-    _Atomic uint64_t flipped; // see comm_injected
+    atomic_bool fault_changed; // what is wanted is not taken over yet
+    atomic_bool failed;        // a failure is known
+    atomic_bool settled;       // and nothing moves any more: waits return
+    _Atomic uint64_t flipped;  // see comm_injected
     // communication thread
     struct comm_stream *active[STREAM_LIMIT];
     int active_count;

@@ -85,6 +85,7 @@ static void operation_end(struct comm *comm, struct operation *op, uint64_t numb
 
 static void stream_begin(struct comm_stream *s, uint64_t number) {
     struct operation *op = &s->slots[number % COMM_STREAM_DEPTH];
+    inject_take_over(s->comm); // one that was wanted before the operation was posted
     op->begun_seconds = clock_seconds();
     op->round = 0;
     watchdog_begin(s->comm, op);
@@ -196,7 +197,6 @@ static int points_go(struct comm *comm, bool *moved, struct err *err) {
 // Takes over what compute threads have left: new messages, another list of streams.
 static void take_over(struct comm *comm) {
     pthread_mutex_lock(&comm->lock);
-    inject_take_over(comm);
     if (comm->new_points) {
         *comm->moving_end = comm->new_points;
         comm->moving_end = comm->new_points_end;
@@ -210,6 +210,7 @@ static void take_over(struct comm *comm) {
         pthread_cond_broadcast(&comm->changed);
     }
     pthread_mutex_unlock(&comm->lock);
+    inject_take_over(comm); // after the messages: a fault that was wanted before them is seen
 }
 
 static void read_notes(struct comm *comm) {
