@@ -100,8 +100,7 @@ static void run_damaged(void) { // a long message that rank 3 gets loses a bit
     unsigned char *own = calloc(1, BYTES), *all = calloc(4, BYTES);
     CHECK(own && all);
     comm_wait(comm_all_gather(s, own, all, BYTES), NULL);
-    ranks_check(&rank);
-    if (rank.rank == 3)
+    if (rank.rank == 3) // the others may hear of the damage before they ask about the first gather
         comm_inject(comm, &(struct comm_fault){
                               .peer = -1, .flip_in = 1, .flip_bit = 30, .flip_word = 98765});
     comm_wait(comm_all_gather(s, own, all, BYTES), NULL);
