@@ -1,122 +1,7 @@
-// weft launch as the supervisor of a run: what it does about ranks that die, hang and crash again,
-// and what its operator can say to it. Runs are of two ranks and a fraction of a second.
-#include "base/file.h"
-#include "base/json.h"
-#include "base/random.h"
-#include "comm/comm.h"
-#include "test.h"
-#include <errno.h>
-#include <fcntl.h>
-#include <math.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+// weft launch as the supervisor of a run: what it does about ranks that die and crash again, and
+// what its operator can say to it. What it finds by itself: launch_detect.c.
+#include "supervised.h"
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-static char out[1 << 18];
-
-#define WITHOUT_LAUNCHER                                                                           \
-    "env -u OMPI_COMM_WORLD_SIZE -u PMI_SIZE -u SLURM_NTASKS -u SLURM_JOB_ID -u SLURM_STEP_ID "    \
-    "OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive "
-
-static void write_inputs(int steps) {
-    struct err err = {0};
-    char text[2048];
-    uint16_t ids[6000];
-    if (!comm_built_with_mpi()) SKIP("built without MPI");
-    for (int i = 0; i < 6000; i++) ids[i] = (uint16_t)(100 * random_uniform(5, (uint64_t)i));
-    CHECK_OK(file_replace(test_path("train.bin"), ids, sizeof ids, &err), err);
-    snprintf(text, sizeof text,
-             "model: {family: llama, layers: 2, hidden: 32, heads: 4, kv_heads: 2, vocab: 100, "
-             "context: 32}\n"
-             "data.train: %s\n"
-             "train: {steps: %d, batch: 8, micro_batch: 2, gemm_seconds: 0, folder: %s, "
-             "tensorboard: false}\n"
-             "checkpoint: {every: 5, keep_last: 4}\n"
-             "device.threads: 1\n",
-             test_path("train.bin"), steps, test_path("run"));
-    CHECK_OK(file_replace(test_path("c.yaml"), text, strlen(text), &err), err);
-}
-
-static int launch(const char *options, const char *settings) {
-    return test_shell(out, sizeof out, WITHOUT_LAUNCHER "%s launch -n 2 %s train %s %s 2>&1",
-                      test_weft(), options, test_path("c.yaml"), settings);
-}
-
-static json_t *state_of(const char *folder) {
-    char path[4300];
-    struct err err = {0};
-    snprintf(path, sizeof path, "%s/launch/state.json", test_path(folder));
-    json_t *state = json_parse_file(path, &err);
-    if (!state) test_fail(__FILE__, __LINE__, "%s", err.text);
-    return state;
-}
-
-static int launches(void) {
-    json_t *state = state_of("run");
-    int count = (int)json_integer_value(json_object_get(state, "attempts"));
-    json_decref(state);
-    return count;
-}
-
-// Records of a kind in the log of incidents; the last one into *last. "restart": the second lines.
-static int incidents(const char *kind, json_t **last) {
-    char path[4300], line[65536];
-    struct err err = {0};
-    int count = 0;
-    snprintf(path, sizeof path, "%s/incidents.jsonl", test_path("run"));
-    FILE *file = fopen(path, "r");
-    if (!file) return 0;
-    while (fgets(line, sizeof line, file)) {
-        json_t *record = json_parse(line, strlen(line), path, &err);
-        if (!record) test_fail(__FILE__, __LINE__, "%s", err.text);
-        const char *found = json_string_value(json_object_get(record, "kind"));
-        bool is_it = found ? strcmp(found, kind) == 0
-                           : strcmp(kind, "restart") == 0 && json_object_get(record, "restart");
-        count += is_it;
-        if (is_it && last) {
-            json_decref(*last);
-            *last = json_incref(record);
-        }
-        json_decref(record);
-    }
-    fclose(file);
-    return count;
-}
-
-static void show_failure(int line, int status) {
-    test_fail(__FILE__, line, "status %d:\n%s", status, out);
-}
-#define CHECK_STATUS(call, expected)                                                               \
-    do {                                                                                           \
-        int status_ = (call);                                                                      \
-        if (status_ != (expected)) show_failure(__LINE__, status_);                                \
-    } while (0)
-
-// Losses and norms with all their digits, one a step.
-static int read_journal(const char *folder, char hex[64][80]) {
-    char path[4300], line[65536];
-    int count = 0;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", test_path(folder));
-    FILE *file = fopen(path, "r");
-    CHECK(file != NULL);
-    while (fgets(line, sizeof line, file)) {
-        json_t *record = json_loads(line, 0, NULL);
-        const json_t *loss = json_object_get(record, "loss");
-        const json_t *norm = json_object_get(record, "gradient_norm");
-        if (!norm) norm = json_object_get(record, "grad_norm");
-        if (loss && !json_object_get(record, "event") && count < 64)
-            snprintf(hex[count++], 80, "%lld %a %a",
-                     (long long)json_integer_value(json_object_get(record, "step")),
-                     json_number_value(loss), json_number_value(norm));
-        json_decref(record);
-    }
-    fclose(file);
-    return count;
-}
 
 // ---- requirement: what is tried again, and how often
 
@@ -131,7 +16,6 @@ TEST(restart_crash_at_start_is_not_tried_again) {
 
 // And ends as a run that nothing happened to, in every bit.
 TEST(restart_after_one_crash_completes) {
-    static char whole[64][80], broken[64][80];
     json_t *record = NULL;
     write_inputs(20);
     CHECK_STATUS(test_shell(out, sizeof out,
@@ -153,9 +37,7 @@ TEST(restart_after_one_crash_completes) {
     static const char *const names[] = {"detect", "evict", "launch", "load", "first_step"};
     for (int i = 0; i < 5; i++) CHECK(json_is_real(json_object_get(phases, names[i])));
     json_decref(record);
-    CHECK_EQ_INT(read_journal("whole", whole), 20);
-    CHECK_EQ_INT(read_journal("run", broken), 20);
-    for (int i = 0; i < 20; i++) CHECK_STR(broken[i], whole[i]);
+    check_same_run("run", "whole", 20);
 }
 
 TEST(restart_crash_loop_stops_with_a_diagnosis) {
@@ -225,47 +107,6 @@ TEST(restart_changed_configuration_is_refused) {
 }
 
 // ---- a run that goes on
-
-static pid_t start(const char *first, const char *second) {
-    struct err err = {0};
-    CHECK_OK(file_replace(test_path("log"), "", 0, &err), err);
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child > 0) return child;
-    int file = open(test_path("log"), O_WRONLY | O_APPEND);
-    dup2(file, 1);
-    dup2(file, 2);
-    unsetenv("OMPI_COMM_WORLD_SIZE");
-    unsetenv("SLURM_JOB_ID");
-    setenv("OMP_NUM_THREADS", "1", 1);
-    setenv("OMP_WAIT_POLICY", "passive", 1);
-    execl(test_weft(), "weft", "launch", "-n", "2", "train", test_path("c.yaml"),
-          "train.log_every=1", first, second, (char *)NULL);
-    _exit(127);
-}
-
-static int finish(pid_t child) {
-    int status;
-    while (waitpid(child, &status, 0) < 0) CHECK(errno == EINTR);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-static const char *read_log(void) {
-    static char *text;
-    size_t size;
-    struct err err = {0};
-    free(text);
-    CHECK_OK(file_read(test_path("log"), 0, &text, &size, &err), err);
-    return text;
-}
-
-static void wait_for(const char *words) {
-    while (!strstr(read_log(), words)) usleep(20000); // the test's limit counts
-}
-
-static int order(const char *words) {
-    return test_shell(out, sizeof out, "%s launch %s 2>&1", test_weft(), words);
-}
 
 // In the table of --status; -1: not there.
 static int stage_of(int rank) {
@@ -395,14 +236,7 @@ TEST_LIMIT(restart_leaves_nothing_behind, 60) {
     CHECK_STATUS(launch("", "fault.kind=[kill,kill] fault.rank=[0,1] fault.step=[6,13] "
                             "fault.attempt=[0,1]"),
                  0);
-    json_t *state = state_of("run");
-    char mark[64];
-    snprintf(mark, sizeof mark, "WEFT_RUN=%s", json_string_value(json_object_get(state, "run")));
-    json_decref(state);
-    CHECK_EQ_INT(
-        test_shell(out, sizeof out, "cat /proc/[0-9]*/environ 2>/dev/null | grep -c -a %s", mark),
-        1);
-    CHECK_STR(out, "0\n");
+    check_nothing_runs();
 }
 
 // An editor's mistake at night: the restart runs from the copy, and says what it did not take.
