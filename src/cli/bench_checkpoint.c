@@ -33,10 +33,10 @@ static const char help[] =
     "checkpoint.snapshot_folder. The larger the batch, the smaller both shares: it is printed.\n";
 
 struct arguments {
-    const char *config, *folder;
-    char **words;
-    int word_count, steps, rounds;
-    bool json, help;
+    struct bench_target target;
+    const char *folder;
+    int steps, rounds;
+    bool json;
 };
 
 struct figures {
@@ -67,43 +67,23 @@ struct bench {
     struct figures out;
 };
 
-static int parse(int argc, char **argv, struct arguments *a, struct err *err) {
+static int read_arguments(int argc, char **argv, struct arguments *a, struct err *err) {
     static char own[64]; // two at a time must not share their snapshots
+    const struct option options[] = {
+        {"--steps", OPTION_COUNT, &a->steps, 1},
+        {"--rounds", OPTION_COUNT, &a->rounds, 1},
+        {"--folder", OPTION_TEXT, &a->folder, 0},
+        {"--json", OPTION_FLAG, &a->json, 0},
+    };
     snprintf(own, sizeof own, "weft-bench-checkpoint-%ld", (long)getpid());
-    *a = (struct arguments){.steps = 10, .rounds = 2, .words = argv, .folder = own};
-    for (int i = 1; i < argc; i++) {
-        char *word = argv[i];
-        if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
-            a->help = true;
-        } else if (strcmp(word, "--json") == 0) {
-            a->json = true;
-        } else if (strcmp(word, "--steps") == 0 && i + 1 < argc) {
-            a->steps = (int)strtol(argv[++i], NULL, 10);
-        } else if (strcmp(word, "--rounds") == 0 && i + 1 < argc) {
-            a->rounds = (int)strtol(argv[++i], NULL, 10);
-        } else if (strcmp(word, "--folder") == 0 && i + 1 < argc) {
-            a->folder = argv[++i];
-        } else if (strchr(word, '=')) {
-            a->words[a->word_count++] = word; // never behind the word that is read
-        } else if (word[0] != '-' && !a->config) {
-            a->config = word;
-        } else {
-            return err_set(err, ERR_USAGE,
-                           "bench checkpoint: \"%s\" is none of CONFIG, key=value, --folder DIR, "
-                           "--steps K, --rounds N, --json",
-                           word);
-        }
-    }
-    if (a->help) return 0;
-    if (!a->config)
+    *a = (struct arguments){.steps = 10, .rounds = 2, .folder = own};
+    int got =
+        bench_target_read(&a->target, argc, argv, options, sizeof options / sizeof options[0], err);
+    if (got == 0 && (a->steps > MOST_STEPS || a->rounds > MOST_ROUNDS))
         return err_set(err, ERR_USAGE,
-                       "bench checkpoint: no configuration given; "
-                       "configs/bench/gpt2-124m.yaml is one");
-    if (a->steps < 1 || a->steps > MOST_STEPS || a->rounds < 1 || a->rounds > MOST_ROUNDS)
-        return err_set(err, ERR_USAGE,
-                       "bench checkpoint: --steps %d, --rounds %d: expected 1 to %d, and 1 to %d",
+                       "bench checkpoint: --steps %d, --rounds %d: expected at most %d, and %d",
                        a->steps, a->rounds, MOST_STEPS, MOST_ROUNDS);
-    return 0;
+    return got;
 }
 
 // ---- steps --------------------------------------------------------------------------------------
@@ -393,14 +373,16 @@ int bench_checkpoint(int argc, char **argv) {
     static struct bench bench;
     struct arguments arguments;
     struct err err = {0};
-    if (parse(argc, argv, &arguments, &err) != 0) return cli_fail(&err);
-    if (arguments.help) {
+    int got = read_arguments(argc, argv, &arguments, &err);
+    if (got < 0) return cli_fail(&err);
+    if (got > 0) {
         fputs(help, stdout);
         return 0;
     }
     bench = (struct bench){.arguments = &arguments, .config = &config};
     int status = 0;
-    if (config_load(&config, arguments.config, arguments.words, arguments.word_count, &err) != 0 ||
+    if (config_load(&config, arguments.target.config, arguments.target.settings,
+                    arguments.target.setting_count, &err) != 0 ||
         config_layout(&config, 1, &bench.layout, &err) != 0)
         return cli_fail(&err);
     if (measure(&bench, &err) != 0)

@@ -13,31 +13,16 @@
 
 extern char **environ;
 
-int child_arguments_take(struct child_arguments *a, const char *verb, const char *const *words,
-                         int count, struct err *err) {
+int child_arguments_read(struct child_arguments *a, int argc, char **argv,
+                         const struct option *options, int count, struct err *err) {
+    int got = bench_target_read(&a->target, argc, argv, options, count, err);
+    if (got != 0) return got;
     struct launch_environment launched;
     if (cli_launched(&launched, false, err) != 0) return -1;
     if (launched.launcher != LAUNCHER_NONE)
         return err_set(err, ERR_USAGE,
-                       "bench %s launches its own ranks; start it without launcher (%s is set)",
-                       verb, launched.variable);
-    for (int i = 0; i < count; i++) {
-        bool setting = strchr(words[i], '=') != NULL;
-        if (!setting && a->config)
-            return err_set(err, ERR_USAGE, "bench %s: \"%s\": expected one CONFIG, then key=value",
-                           verb, words[i]);
-        if (setting && a->setting_count == CHILD_MOST_WORDS / 2)
-            return err_set(err, ERR_USAGE, "bench %s: more than %d settings", verb,
-                           CHILD_MOST_WORDS / 2);
-        if (setting)
-            a->settings[a->setting_count++] = words[i];
-        else
-            a->config = words[i];
-    }
-    if (!a->config)
-        return err_set(err, ERR_USAGE,
-                       "bench %s: no configuration given; configs/bench/gpt2-124m.yaml is one",
-                       verb);
+                       "%s launches its own ranks; start it without launcher (%s is set)", argv[0],
+                       launched.variable);
     return 0;
 }
 
@@ -103,11 +88,11 @@ json_t *child_run(int ranks, const char *const *words, struct err *err) {
 
 json_t *child_step(const struct child_arguments *a, int ranks, const char *const *extra,
                    struct err *err) {
-    const char *words[CHILD_MOST_WORDS] = {"bench", "step", a->config};
+    const char *words[CHILD_MOST_WORDS] = {"bench", "step", a->target.config};
     char steps[16];
     int count = 3;
     snprintf(steps, sizeof steps, "%d", a->steps);
-    for (int i = 0; i < a->setting_count; i++) words[count++] = a->settings[i];
+    for (int i = 0; i < a->target.setting_count; i++) words[count++] = a->target.settings[i];
     for (int i = 0; extra[i] && count < CHILD_MOST_WORDS - 8; i++) words[count++] = extra[i];
     static const char *const rest[] = {"train.gemm_seconds=0", "--warm-up", "1", "--json",
                                        "--steps"};

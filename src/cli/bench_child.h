@@ -2,6 +2,7 @@
 // what it prints as JSON is read.
 #pragma once
 #include "base/error.h"
+#include "cli/bench.h"
 #include <jansson.h>
 #include <stdbool.h>
 
@@ -9,16 +10,13 @@ enum { CHILD_MOST_WORDS = 128 };
 
 // What such a benchmark is told: a configuration and settings for all of its runs.
 struct child_arguments {
-    const char *config;
-    const char *settings[CHILD_MOST_WORDS / 2]; // key=value
-    int setting_count;
+    struct bench_target target;
     int ranks, steps;
 };
 
-// Sorts the words that options_read left over: one CONFIG, else settings. Refuses to start inside
-// a launch, since the runs are launched themselves.
-int child_arguments_take(struct child_arguments *a, const char *verb, const char *const *words,
-                         int count, struct err *err);
+// As bench_target_read. Refuses to start inside a launch, since the runs are launched themselves.
+int child_arguments_read(struct child_arguments *a, int argc, char **argv,
+                         const struct option *options, int count, struct err *err);
 
 // "weft launch -n RANKS WORDS" (one rank: "weft WORDS"); words end with NULL. The caller drops the
 // tree.

@@ -36,10 +36,9 @@ struct variant {
 };
 
 struct bench {
-    const char *path;
-    char **words;
-    int word_count, rounds, short_tokens;
-    bool json, help;
+    struct bench_target target;
+    int rounds, short_tokens;
+    bool json;
     struct train_config *config;
     struct device device;
     struct model model;
@@ -51,40 +50,19 @@ struct bench {
     double whole_seconds, whole_processors; // of a step without guards
 };
 
-static int parse(int argc, char **argv, struct bench *b, struct err *err) {
+static int read_arguments(int argc, char **argv, struct bench *b, struct err *err) {
+    const struct option options[] = {
+        {"--rounds", OPTION_COUNT, &b->rounds, 1},
+        {"--tokens", OPTION_COUNT, &b->short_tokens, 1},
+        {"--json", OPTION_FLAG, &b->json, 0},
+    };
     b->rounds = 3;
-    b->words = argv;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            b->help = true;
-        } else if (strcmp(argv[i], "--json") == 0) {
-            b->json = true;
-        } else if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
-            b->rounds = (int)strtol(argv[++i], NULL, 10);
-        } else if (strcmp(argv[i], "--tokens") == 0 && i + 1 < argc) {
-            b->short_tokens = (int)strtol(argv[++i], NULL, 10);
-            if (b->short_tokens < 1)
-                return err_set(err, ERR_USAGE, "bench guards: --tokens %s: expected 1 or more",
-                               argv[i]);
-        } else if (strchr(argv[i], '=')) {
-            b->words[b->word_count++] = argv[i]; // never behind the word that is read
-        } else if (argv[i][0] != '-' && !b->path) {
-            b->path = argv[i];
-        } else {
-            return err_set(err, ERR_USAGE,
-                           "bench guards: \"%s\" is none of CONFIG, key=value, --rounds N, "
-                           "--tokens N, --json",
-                           argv[i]);
-        }
-    }
-    if (b->help) return 0;
-    if (!b->path)
-        return err_set(err, ERR_USAGE,
-                       "bench guards: no configuration given; configs/bench/gpt2-124m.yaml is one");
-    if (b->rounds < 1 || b->rounds > MOST_ROUNDS)
-        return err_set(err, ERR_USAGE, "bench guards: --rounds %d: expected 1 to %d", b->rounds,
+    int got =
+        bench_target_read(&b->target, argc, argv, options, sizeof options / sizeof options[0], err);
+    if (got == 0 && b->rounds > MOST_ROUNDS)
+        return err_set(err, ERR_USAGE, "bench guards: --rounds %d: expected at most %d", b->rounds,
                        MOST_ROUNDS);
-    return 0;
+    return got;
 }
 
 // Micro-batches of `tokens` in one row; 0: whole ones.
@@ -237,12 +215,14 @@ int bench_guards(int argc, char **argv) {
     static struct bench b;
     struct err err = {0};
     b = (struct bench){.config = &config};
-    if (parse(argc, argv, &b, &err) != 0) return cli_fail(&err);
-    if (b.help) {
+    int got = read_arguments(argc, argv, &b, &err);
+    if (got < 0) return cli_fail(&err);
+    if (got > 0) {
         fputs(help, stdout);
         return 0;
     }
-    int status = config_load(&config, b.path, b.words, b.word_count, &err);
+    int status =
+        config_load(&config, b.target.config, b.target.settings, b.target.setting_count, &err);
     if (status == 0) status = measure(&b, &err);
     if (status == 0) status = report(&b, &err);
     engine_close(b.engine);

@@ -76,8 +76,6 @@ static int run(const struct child_arguments *a, bool json, struct err *err) {
 
 int bench_hosts(int argc, char **argv) {
     static struct child_arguments a;
-    const char *words[CHILD_MOST_WORDS / 2];
-    int count;
     bool json = false;
     struct err err = {0};
     a = (struct child_arguments){.ranks = RANKS, .steps = 2};
@@ -85,13 +83,12 @@ int bench_hosts(int argc, char **argv) {
         {"--steps", OPTION_COUNT, &a.steps, 1},
         {"--json", OPTION_FLAG, &json, 0},
     };
-    int got = options_read(argc, argv, options, sizeof options / sizeof options[0], words,
-                           CHILD_MOST_WORDS / 2, &count, &err);
+    int got =
+        child_arguments_read(&a, argc, argv, options, sizeof options / sizeof options[0], &err);
     if (got > 0) {
         fputs(help, stdout);
         return 0;
     }
-    if (got == 0) got = child_arguments_take(&a, "hosts", words, count, &err);
     if (got == 0) got = run(&a, json, &err);
     return got == 0 ? 0 : cli_fail(&err);
 }

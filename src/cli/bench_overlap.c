@@ -128,8 +128,6 @@ static int measure(const struct overlap *o, int zero, struct err *err) {
 
 int bench_overlap(int argc, char **argv) {
     static struct overlap o;
-    const char *words[CHILD_MOST_WORDS / 2];
-    int count;
     struct err err = {0};
     o = (struct overlap){.child = {.ranks = RANKS, .steps = 3}, .share = 0.65};
     const struct option options[] = {
@@ -137,8 +135,8 @@ int bench_overlap(int argc, char **argv) {
         {"--steps", OPTION_COUNT, &o.child.steps, 1},
         {"--json", OPTION_FLAG, &o.json, 0},
     };
-    int got = options_read(argc, argv, options, sizeof options / sizeof options[0], words,
-                           CHILD_MOST_WORDS / 2, &count, &err);
+    int got = child_arguments_read(&o.child, argc, argv, options,
+                                   sizeof options / sizeof options[0], &err);
     if (got > 0) {
         fputs(help, stdout);
         return 0;
@@ -146,7 +144,6 @@ int bench_overlap(int argc, char **argv) {
     if (got == 0 && (o.share <= 0 || o.share > 10))
         got = err_set(&err, ERR_USAGE, "bench overlap: --share %g: expected more than 0, up to 10",
                       o.share);
-    if (got == 0) got = child_arguments_take(&o.child, "overlap", words, count, &err);
     if (got != 0) return cli_fail(&err);
     if (o.json) printf("{\"share\": %g, \"runs\": [", o.share);
     for (int zero = 1; zero <= 3 && got == 0; zero += 2) {

@@ -96,8 +96,6 @@ static void print(struct comparison *c) {
 
 int bench_ranks(int argc, char **argv) {
     static struct comparison c;
-    const char *words[CHILD_MOST_WORDS / 2];
-    int count;
     struct err err = {0};
     c = (struct comparison){.child = {.ranks = 2, .steps = 2}, .rounds = 2};
     const struct option options[] = {
@@ -106,8 +104,8 @@ int bench_ranks(int argc, char **argv) {
         {"--steps", OPTION_COUNT, &c.child.steps, 1},
         {"--json", OPTION_FLAG, &c.json, 0},
     };
-    int got = options_read(argc, argv, options, sizeof options / sizeof options[0], words,
-                           CHILD_MOST_WORDS / 2, &count, &err);
+    int got = child_arguments_read(&c.child, argc, argv, options,
+                                   sizeof options / sizeof options[0], &err);
     if (got > 0) {
         fputs(help, stdout);
         return 0;
@@ -115,7 +113,6 @@ int bench_ranks(int argc, char **argv) {
     if (got == 0 && c.rounds > MOST_ROUNDS)
         got = err_set(&err, ERR_USAGE, "bench ranks: --rounds %d: expected 1 to %d", c.rounds,
                       MOST_ROUNDS);
-    if (got == 0) got = child_arguments_take(&c.child, "ranks", words, count, &err);
     if (got != 0) return cli_fail(&err);
     describe(&c);
     if (run_rounds(&c, &err) != 0) return cli_fail(&err);

@@ -31,10 +31,9 @@ static const char help[] =
     "timeline of every rank.\n";
 
 struct arguments {
-    const char *config;
-    char **words;
-    int word_count, steps, warm_up;
-    bool json, help;
+    struct bench_target target;
+    int steps, warm_up;
+    bool json;
 };
 
 // A measurement in progress.
@@ -56,38 +55,20 @@ struct bench {
     struct bench_step out;
 };
 
-static int parse(int argc, char **argv, struct arguments *a, struct err *err) {
-    *a = (struct arguments){.steps = 5, .warm_up = WARM_UP_STEPS, .words = argv};
-    for (int i = 1; i < argc; i++) {
-        char *word = argv[i];
-        if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
-            a->help = true;
-        } else if (strcmp(word, "--json") == 0) {
-            a->json = true;
-        } else if (strcmp(word, "--steps") == 0 && i + 1 < argc) {
-            a->steps = (int)strtol(argv[++i], NULL, 10);
-        } else if (strcmp(word, "--warm-up") == 0 && i + 1 < argc) {
-            a->warm_up = (int)strtol(argv[++i], NULL, 10);
-        } else if (strchr(word, '=')) {
-            a->words[a->word_count++] = word; // never behind the word that is read
-        } else if (word[0] != '-' && !a->config) {
-            a->config = word;
-        } else {
-            return err_set(err, ERR_USAGE,
-                           "bench step: \"%s\" is none of CONFIG, key=value, --steps N, "
-                           "--warm-up N, --json",
-                           word);
-        }
-    }
-    if (a->help) return 0;
-    if (!a->config)
+static int read_arguments(int argc, char **argv, struct arguments *a, struct err *err) {
+    const struct option options[] = {
+        {"--steps", OPTION_COUNT, &a->steps, 1},
+        {"--warm-up", OPTION_COUNT, &a->warm_up, 0},
+        {"--json", OPTION_FLAG, &a->json, 0},
+    };
+    *a = (struct arguments){.steps = 5, .warm_up = WARM_UP_STEPS};
+    int got =
+        bench_target_read(&a->target, argc, argv, options, sizeof options / sizeof options[0], err);
+    if (got == 0 && (a->steps > MOST_STEPS || a->warm_up > MOST_STEPS))
         return err_set(err, ERR_USAGE,
-                       "bench step: no configuration given; configs/bench/gpt2-124m.yaml is one");
-    if (a->steps < 1 || a->steps > MOST_STEPS || a->warm_up < 0 || a->warm_up > MOST_STEPS)
-        return err_set(err, ERR_USAGE,
-                       "bench step: --steps %d, --warm-up %d: expected 1 to %d, and 0 to %d",
-                       a->steps, a->warm_up, MOST_STEPS, MOST_STEPS);
-    return 0;
+                       "bench step: --steps %d, --warm-up %d: expected at most %d of each",
+                       a->steps, a->warm_up, MOST_STEPS);
+    return got;
 }
 
 // ---- steps --------------------------------------------------------------------------------------
@@ -293,7 +274,7 @@ static int leave(struct bench *b, int status, const struct err *err) {
 static int load(struct bench *b, const struct launch_environment *launched, struct err *err) {
     const struct arguments *a = b->arguments;
     struct train_config *c = b->config;
-    if (config_load(c, a->config, a->words, a->word_count, err) != 0 ||
+    if (config_load(c, a->target.config, a->target.settings, a->target.setting_count, err) != 0 ||
         launched_check(launched, comm_library(), err) != 0 ||
         config_layout(c, launched->ranks, &b->layout, err) != 0)
         return -1;
@@ -306,8 +287,9 @@ int bench_step(int argc, char **argv) {
     struct arguments arguments;
     struct launch_environment launched;
     struct err err = {0};
-    if (parse(argc, argv, &arguments, &err) != 0) return cli_fail(&err);
-    if (arguments.help) {
+    int got = read_arguments(argc, argv, &arguments, &err);
+    if (got < 0) return cli_fail(&err);
+    if (got > 0) {
         fputs(help, stdout);
         return 0;
     }

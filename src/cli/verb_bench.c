@@ -61,6 +61,9 @@ static int run_bench(const struct bench *bench, int argc, char **argv) {
         affinity_check(&launched, cli_threads(&launched, threads), &err) != 0)
         return cli_fail(&err);
     cli_settle_threads(&launched, threads);
+    char title[40];
+    snprintf(title, sizeof title, "bench %s", bench->name);
+    argv[1] = title;
     return bench->run(argc - 1, argv + 1);
 }
 

@@ -67,4 +67,23 @@ TEST(bench_step_refuses) {
         test_shell(output, sizeof output, "%s bench step %s model.layers=x", test_weft(), path), 2);
     CHECK_CONTAINS(output, "model.layers");
     CHECK_EQ_INT(test_shell(output, sizeof output, "%s bench step --help", test_weft()), 0);
+    CHECK_EQ_INT(test_shell(output, sizeof output, "%s bench step --step 3", test_weft()), 2);
+    CHECK_CONTAINS(output, "did you mean --steps?; weft bench step --help");
+}
+
+// What a message tells the user to type is there.
+TEST(bench_help_that_messages_name) {
+    static const char *const names[] = {"gemm", "ranks", "checkpoint", "guards", "soak"};
+    char output[4096];
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        CHECK_EQ_INT(test_shell(output, sizeof output, "%s bench %s --none", test_weft(), names[i]),
+                     2);
+        char *from = strstr(output, "; weft "), *to = from ? strstr(from, " --help") : NULL;
+        CHECK(to);
+        *to = 0;
+        char said[200];
+        snprintf(said, sizeof said, "%.100s", from + strlen("; weft "));
+        CHECK_EQ_INT(test_shell(output, sizeof output, "%s %s --help", test_weft(), said), 0);
+        CHECK_CONTAINS(output, said);
+    }
 }
