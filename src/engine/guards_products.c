@@ -27,10 +27,19 @@ static const enum param_role roles[] = {PARAM_QKV, PARAM_OUT, PARAM_UP, PARAM_DO
 static const char kinds[] = {'f', 'i', 'w'};
 enum { ROLES = 4, KINDS = 3 };
 
+// A rank that does the work of another one (engine_step.data_shift) looks at that one's product, so
+// that a replay elsewhere sees what was seen here.
+static int whose_work(const struct engine *e) {
+    int at[MESH_AXES];
+    mesh_at(&e->layout.mesh, e->rank, at);
+    at[MESH_DP] = (at[MESH_DP] + e->data_shift) % e->layout.mesh.size[MESH_DP];
+    return mesh_rank(&e->layout.mesh, at);
+}
+
 // Every matrix of the dense layers in each of its three products, and the head's logits.
 static void draw(struct engine *e, const struct engine_step *step) {
     struct seals_sample *s = &e->seals->sample;
-    uint64_t key = random_key((uint64_t)e->rank, "guard.products");
+    uint64_t key = random_key((uint64_t)whose_work(e), "guard.products");
     uint32_t word[4];
     random_words(key, (uint64_t)step->update, word);
     uint32_t choices = (uint32_t)e->model->config.layers * ROLES * KINDS;

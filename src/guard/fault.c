@@ -7,30 +7,31 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { ONCE, MAY_LAST, LASTS };
 static const struct {
     const char *name;
-    bool lasts;
+    int span;
     double factor;
 } kinds[FAULT_KIND_COUNT] = {
-    [FAULT_NONE] = {"none", false, 0},
-    [FAULT_EXIT] = {"exit", false, 0},
-    [FAULT_ABORT] = {"abort", false, 0},
-    [FAULT_KILL] = {"kill", false, 0},
-    [FAULT_STOP] = {"stop", false, 0},
-    [FAULT_HANG] = {"hang", false, 0},
-    [FAULT_SLOW] = {"slow", true, 2},
-    [FAULT_NAN] = {"nan", false, 0},
-    [FAULT_SPIKE] = {"spike", false, 1000},
-    [FAULT_FLIP_WEIGHT] = {"flip_weight", false, 0},
-    [FAULT_FLIP_GRADIENT] = {"flip_gradient", false, 0},
-    [FAULT_FLIP_OPTIMIZER] = {"flip_optimizer", false, 0},
-    [FAULT_FLIP_MESSAGE] = {"flip_message", false, 0},
-    [FAULT_FLIP_PRODUCT] = {"flip_product", false, 0},
-    [FAULT_DISK_FAIL] = {"disk_fail", true, 0},
-    [FAULT_DISK_FULL] = {"disk_full", true, 0},
-    [FAULT_LINK_DROP] = {"link_drop", true, 0},
-    [FAULT_LINK_FLAP] = {"link_flap", true, 0.3},
-    [FAULT_LEAK] = {"leak", true, 64},
+    [FAULT_NONE] = {"none", ONCE, 0},
+    [FAULT_EXIT] = {"exit", ONCE, 0},
+    [FAULT_ABORT] = {"abort", ONCE, 0},
+    [FAULT_KILL] = {"kill", ONCE, 0},
+    [FAULT_STOP] = {"stop", ONCE, 0},
+    [FAULT_HANG] = {"hang", ONCE, 0},
+    [FAULT_SLOW] = {"slow", LASTS, 2},
+    [FAULT_NAN] = {"nan", MAY_LAST, 0},
+    [FAULT_SPIKE] = {"spike", MAY_LAST, 1000},
+    [FAULT_FLIP_WEIGHT] = {"flip_weight", ONCE, 0},
+    [FAULT_FLIP_GRADIENT] = {"flip_gradient", MAY_LAST, 0},
+    [FAULT_FLIP_OPTIMIZER] = {"flip_optimizer", ONCE, 0},
+    [FAULT_FLIP_MESSAGE] = {"flip_message", ONCE, 0},
+    [FAULT_FLIP_PRODUCT] = {"flip_product", MAY_LAST, 0},
+    [FAULT_DISK_FAIL] = {"disk_fail", LASTS, 0},
+    [FAULT_DISK_FULL] = {"disk_full", LASTS, 0},
+    [FAULT_LINK_DROP] = {"link_drop", LASTS, 0},
+    [FAULT_LINK_FLAP] = {"link_flap", LASTS, 0.3},
+    [FAULT_LEAK] = {"leak", LASTS, 64},
 };
 
 const char *fault_kind_name(enum fault_kind kind) {
@@ -51,8 +52,9 @@ int fault_kind_of(const char *name, enum fault_kind *out, struct err *err) {
                    nearest ? nearest : "", nearest ? "\"?" : "");
 }
 
-bool fault_lasts(enum fault_kind kind) {
-    return kinds[kind].lasts;
+bool fault_lasts(const struct fault *fault) {
+    int span = kinds[fault->kind].span;
+    return span == LASTS || (span == MAY_LAST && fault->steps > 0);
 }
 
 double fault_factor(const struct fault *fault) {
@@ -64,9 +66,9 @@ const char *fault_text(const struct fault *fault, char out[160]) {
     if (fault->rank >= 0) snprintf(rank, sizeof rank, "rank %d", fault->rank);
     if (fault->step > 0) snprintf(step, sizeof step, "step %lld", (long long)fault->step);
     snprintf(out, 160, "%s on %s %s %s", fault_kind_name(fault->kind), rank,
-             fault->in_save             ? "in the first save from"
-             : fault_lasts(fault->kind) ? "from"
-                                        : "at",
+             fault->in_save       ? "in the first save from"
+             : fault_lasts(fault) ? "from"
+                                  : "at",
              step);
     return out;
 }
@@ -148,12 +150,13 @@ json_t *fault_write(const struct fault *f) {
 struct fault *fault_due(struct fault *list, int count, enum fault_kind kind, bool in_save, int rank,
                         int64_t step, int attempt) {
     for (struct fault *f = list; f < list + count; f++) {
-        if (fault_lasts(f->kind) && f->steps > 0 && step >= f->step + f->steps) f->done = true;
+        bool lasts = fault_lasts(f);
+        if (lasts && f->steps > 0 && step - f->step >= f->steps) f->done = true;
         bool here = f->kind == kind && f->in_save == in_save && !f->done &&
                     (f->rank < 0 || f->rank == rank) && (f->attempt < 0 || f->attempt == attempt);
-        bool later = in_save || fault_lasts(kind); // than its step counts too
+        bool later = in_save || lasts; // than its step counts too
         if (!here || (later ? step < f->step : step != f->step)) continue;
-        f->done = !fault_lasts(kind);
+        f->done = !lasts;
         return f;
     }
     return NULL;

@@ -3,7 +3,9 @@
 // during the run (`weft launch --inject`). docs/faults.md tells users what each kind does.
 //
 // Most kinds happen once, when their step begins or (in_save) in the next save behind it; slow,
-// leak, link_* and disk_* last from their step on, for `steps` steps or to the end.
+// leak, link_* and disk_* last from their step on, for `steps` steps or to the end. nan, spike,
+// flip_gradient and flip_product happen once, or, with `steps`, in every pass of so many steps:
+// when a step is computed again, again.
 #pragma once
 #include "base/error.h"
 #include "base/json.h"
@@ -39,7 +41,7 @@ struct fault {
     enum fault_kind kind;
     int rank;      // world rank; -1: all
     int64_t step;  // the first step in which it happens; steps count from 1
-    int64_t steps; // how many steps a kind that lasts does; 0: to the end
+    int64_t steps; // how many steps it lasts; 0: to the end, or, of kinds that need not last, once
     int attempt;   // launch in which it happens: 0 the first; -1: in every one
     bool in_save;  // at a save behind that step in place of its beginning
     double factor; // slow, spike, leak, link_flap (seconds); 0: the kind's own, fault_factor
@@ -61,10 +63,10 @@ json_t *fault_write(const struct fault *fault);
 double fault_factor(const struct fault *fault);
 // "kill on rank 2 at step 12", for log lines and messages.
 const char *fault_text(const struct fault *fault, char out[160]);
-bool fault_lasts(enum fault_kind kind);
+bool fault_lasts(const struct fault *fault);
 
 // The fault of this kind that is due on `rank` in this step of this attempt, marked done unless
-// its kind lasts; `in_save`: of those that happen in saves, where `step` is the one that is saved.
+// it lasts; `in_save`: of those that happen in saves, where `step` is the one that is saved.
 // NULL: none.
 struct fault *fault_due(struct fault *list, int count, enum fault_kind kind, bool in_save, int rank,
                         int64_t step, int attempt);

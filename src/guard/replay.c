@@ -59,6 +59,16 @@ static void judge_pair(const struct replay_part *parts, int count, const struct 
     }
 }
 
+// A checksum complains of this part again: does it wherever the work is done? Where each rank has
+// work of its own kind, several of them speak for one another.
+static bool complains_everywhere(const struct replay_part *parts, int count,
+                                 const struct replay_part *p) {
+    if (p->other >= 0) return p->found_elsewhere;
+    for (int i = 0; i < count; i++)
+        if (!parts[i].found) return false;
+    return count > 1;
+}
+
 static void judge_part(const struct replay_part *parts, int count, const struct replay_part *p,
                        struct replay_verdict *v) {
     bool elsewhere = p->other >= 0;
@@ -66,11 +76,11 @@ static void judge_part(const struct replay_part *parts, int count, const struct 
     if (p->first == p->again) {
         if (elsewhere && p->elsewhere != p->again) {
             judge_pair(parts, count, p, v);
-        } else if (p->found) {
+        } else if (p->found && !complains_everywhere(parts, count, p)) {
             v->cause = REPLAY_PERSISTENT;
             v->rank = p->rank;
-            snprintf(v->why, sizeof v->why,
-                     "a checksum of rank %d complains, and its result is the same again", p->rank);
+            snprintf(v->why, sizeof v->why, "a checksum of rank %d complains again%s", p->rank,
+                     elsewhere ? ", and nowhere else of the same work" : "");
         }
         return;
     }

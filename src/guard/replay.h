@@ -3,7 +3,9 @@
 //
 // The step is computed again by the same ranks, and once more with every data rank doing the work
 // of the one before it. Computing is deterministic, so three digests of one replica's gradients
-// must be equal; which differ tells who was wrong, and whether again.
+// must be equal; which differ tells who was wrong, and whether again. Where they are equal and a
+// checksum complains again, it matters who else complains of the same work: nobody, then the rank's
+// memory is at fault; whoever does it, then the program is.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,7 +23,8 @@ struct replay_part {       // one rank's share of the step
     uint64_t first, again; // digests of its two passes
     int other;             // world rank that did the same work; -1: none
     uint64_t elsewhere;    // its digest
-    bool found;            // a checksum on `rank` complained during one of its passes
+    bool found;            // a checksum on `rank` complained of its work when that was done again
+    bool found_elsewhere;  // and on `other`
 };
 struct replay_verdict {
     enum replay_cause cause;

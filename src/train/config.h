@@ -129,6 +129,8 @@ struct train_config {
     int spike_warm_up, most_spikes;
     bool guard_optimizer, guard_gradients, guard_replay, guard_counters, checksums;
     int weights_every, products_every, replicas_every, most_faults;
+    char counters_folder[CONFIG_TEXT_BYTES];
+    double counters_seconds;
     enum { CORRUPTION_ROLL_BACK, CORRUPTION_LEAVE } on_corruption;
 
     char fault_kind[CONFIG_TEXT_BYTES], fault_when[CONFIG_TEXT_BYTES];

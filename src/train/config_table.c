@@ -230,6 +230,9 @@ const struct option config_options[] = {
      "when weights or optimizer state are not what they were: go back to an older state and on from there, or leave with exit status 76"},
     {"guard.counters", OPTION_BOOL, AT(guard_counters), "true", 0, 0, NULL, NULL,
      "watch the machine's own counters of memory and accelerator errors"},
+    {"guard.counters_seconds", OPTION_REAL, AT(counters_seconds), "30", 0.01, 1e6, NULL, "seconds", "time between two looks at them"},
+    {"guard.counters_folder", OPTION_TEXT, AT(counters_folder), "", 0, 0, NULL, NULL,
+     "where the kernel counts memory errors (EDAC), for containers that see the host's /sys elsewhere; empty: /sys/devices/system/edac/mc"},
     // ---- optimizer
     {"optimizer.learning_rate", OPTION_REAL, AT(learning_rate), "0.001", 0, 1000, NULL, NULL, "peak learning rate of AdamW"},
     {"optimizer.beta1", OPTION_REAL, AT(beta1), "0.9", 0, 0.999999, NULL, NULL, "decay of the first moment"},
@@ -274,7 +277,7 @@ const struct option config_options[] = {
     {"fault.rank", OPTION_NUMBERS, AT(fault_rank), "0", -1, 1 << 24, NULL, "rank", "where; -1: on all ranks"},
     {"fault.step", OPTION_NUMBERS, AT(fault_step), "1", 1, 1e12, NULL, "step", "when; some kinds last from this step on"},
     {"fault.steps", OPTION_NUMBERS, AT(fault_steps), "0", 0, 1e12, NULL, "steps",
-     "how long slow, leak, link_* and disk_* last; 0: to the end"},
+     "how long slow, leak, link_* and disk_* last, 0: to the end; above 0 nan, spike, flip_gradient and flip_product last too, in replays as well"},
     {"fault.attempt", OPTION_NUMBERS, AT(fault_attempt), "0", -1, 1e6, NULL, NULL,
      "in which launch of the run, 0 the first; -1: in every one"},
     {"fault.when", OPTION_LIST, AT(fault_when), "step", 0, 0, NULL, NULL, "step: as the step begins; save: in the next save behind it"},

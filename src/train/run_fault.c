@@ -7,6 +7,7 @@
 #include "train/run_parts.h"
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,9 +41,9 @@ static bool is_below(const char *path, const char *folder) {
            (path[length] == '/' || path[length] == 0);
 }
 
-// Ranks that are threads of one process share the hook: the last one to ask has it.
-static int on_file_call(void *context, const char *call, const char *path) {
-    struct run_faults *f = context;
+// Ranks that are threads of one process share the hook: the last one to ask has it. One call at a
+// time, so that a hang is the whole process's as soon as it touches a file.
+static int meet_file_call(struct run_faults *f, const char *call, const char *path) {
     if (!is_below(path, f->folders[0]) && !is_below(path, f->folders[1])) return 0;
     int left = atomic_load(&f->calls_to_strike);
     while (left > 0 && !atomic_compare_exchange_weak(&f->calls_to_strike, &left, left - 1)) {
@@ -53,6 +54,14 @@ static int on_file_call(void *context, const char *call, const char *path) {
         strcmp(call, "write") == 0 || strcmp(call, "mkdir") == 0 || strcmp(call, "ftruncate") == 0;
     bool syncs = strcmp(call, "fsync") == 0;
     return writes || (syncs && number == EIO) ? number : 0;
+}
+
+static int on_file_call(void *context, const char *call, const char *path) {
+    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&one_at_a_time);
+    int number = meet_file_call(context, call, path);
+    pthread_mutex_unlock(&one_at_a_time);
+    return number;
 }
 
 static void watch_files(struct run *run) {
@@ -183,24 +192,6 @@ static void flip_at_rest(struct run *run, enum fault_kind kind) {
              (long long)run->step + 1, run->rank, fault_bit(fault), parameter);
 }
 
-static void disturb_engine(struct run *run) {
-    static const struct {
-        enum fault_kind fault;
-        int kind;
-    } kinds[] = {{FAULT_NAN, ENGINE_FAULT_NAN},
-                 {FAULT_SPIKE, ENGINE_FAULT_SCALE},
-                 {FAULT_FLIP_GRADIENT, ENGINE_FAULT_GRADIENT},
-                 {FAULT_FLIP_PRODUCT, ENGINE_FAULT_PRODUCT}};
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-        const struct fault *fault = due(run, kinds[i].fault, false);
-        if (!fault) continue;
-        struct engine_fault disturbance = {
-            .element = fault_draw(fault), .bit = fault_bit(fault), .factor = fault_factor(fault)};
-        memcpy(&disturbance.kind, &kinds[i].kind, sizeof disturbance.kind);
-        engine_inject(run->engine, &disturbance);
-    }
-}
-
 static void disturb_messages(struct run *run) {
     enum { FIRST_MESSAGES = 8 };
     const struct fault *fault = due(run, FAULT_FLIP_MESSAGE, false);
@@ -243,9 +234,26 @@ void run_fault_step(struct run *run) {
     leak(run);
     flip_at_rest(run, FAULT_FLIP_WEIGHT);
     flip_at_rest(run, FAULT_FLIP_OPTIMIZER);
-    disturb_engine(run);
     disturb_messages(run);
     disturb_disk(run);
+}
+
+void run_fault_pass(struct run *run) {
+    static const struct {
+        enum fault_kind fault;
+        int kind;
+    } kinds[] = {{FAULT_NAN, ENGINE_FAULT_NAN},
+                 {FAULT_SPIKE, ENGINE_FAULT_SCALE},
+                 {FAULT_FLIP_GRADIENT, ENGINE_FAULT_GRADIENT},
+                 {FAULT_FLIP_PRODUCT, ENGINE_FAULT_PRODUCT}};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        const struct fault *fault = due(run, kinds[i].fault, false);
+        if (!fault) continue;
+        struct engine_fault disturbance = {
+            .element = fault_draw(fault), .bit = fault_bit(fault), .factor = fault_factor(fault)};
+        memcpy(&disturbance.kind, &kinds[i].kind, sizeof disturbance.kind);
+        engine_inject(run->engine, &disturbance);
+    }
 }
 
 void run_fault_computed(struct run *run, double seconds) {

@@ -14,6 +14,9 @@ void run_fault_close(struct run *run);
 // When a step that will be computed begins, behind everything that may skip it, inside of what
 // counts as its time.
 void run_fault_step(struct run *run);
+// Before each pass over a step's micro-batches, replays too: faults of what is computed. Those that
+// last come again in every pass.
+void run_fault_pass(struct run *run);
 // Behind a step: its time without waiting for other ranks, as measured; what slow multiplies.
 void run_fault_computed(struct run *run, double seconds);
 // When a save begins: of the state behind step run->step.

@@ -1,14 +1,16 @@
 // A step under guard, see run_guard.h: the hook before the update, what follows from a suspicion,
 // and the state that checkpoints carry.
 #include "train/run_guard.h"
+#include "base/file.h"
 #include "base/log.h"
+#include "train/run_fault.h"
 #include "train/run_parts.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { COUNTERS_SECONDS = 30, MOST_REPEATS = 2 };
+enum { MOST_REPEATS = 2 };
 
 static struct spike_rule rule_of(const struct train_config *c) {
     return (struct spike_rule){.loss_factor = c->loss_factor,
@@ -18,13 +20,23 @@ static struct spike_rule rule_of(const struct train_config *c) {
                                .most_in_recent = c->most_spikes};
 }
 
+static int watch_counters(struct run *run, struct err *err) {
+    const struct train_config *c = run->config;
+    bool elsewhere = c->counters_folder[0] != 0;
+    struct counters_places places = {.edac_folder = elsewhere ? c->counters_folder : NULL};
+    if (elsewhere && !file_is_folder(c->counters_folder))
+        return err_set(err, ERR_USAGE, "guard.counters_folder: %s is no folder",
+                       c->counters_folder);
+    return counters_watch_open(&run->guard.counters, &places, c->counters_seconds, err);
+}
+
 // One rank of each host watches its counters. Not being able to is told and does not hinder.
 static void open_counters(struct run *run) {
     struct err err = {0};
     if (!run->config->guard_counters) return;
     for (int r = 0; r < run->rank; r++)
         if (strcmp(comm_host(run->comm, r), comm_host(run->comm, run->rank)) == 0) return;
-    if (counters_watch_open(&run->guard.counters, NULL, COUNTERS_SECONDS, &err) != 0)
+    if (watch_counters(run, &err) != 0)
         log_line(LOG_WARN, "error counters of this machine are not watched: %s", err.text);
 }
 
@@ -65,6 +77,7 @@ int run_guard_pass(struct run *run, struct batch *const *batches, int count,
     step->no_update = !update;
     step->may_update = update ? run_may_update : NULL;
     step->context = run;
+    run_fault_pass(run);
     if (engine_run_step(run->engine, batches, count, step, err) != 0) return -1;
     if (g->failed.kind == ERR_NONE) return 0;
     *err = g->failed;
@@ -113,19 +126,24 @@ static int stop_for_software(struct run *run, const struct run_suspect *s,
                              const struct replay_verdict *v, struct err *err) {
     run_guard_tell(run, "software_fault", "the run was stopped", run->step + 1, -1, s->text, NULL);
     err_set(err, ERR_INTERNAL,
-            "step %lld: %s; computed again it is the same (%s): no machine, but this program or a "
-            "library is at fault. Switch the guard off that complains (docs/guards.md) and report "
-            "this",
-            (long long)run->step + 1, s->text, v->why);
+            "%s; computed again it is the same (%s): no machine, but this program or a library is "
+            "at fault. Switch the guard off that complains (docs/guards.md) and report this",
+            s->text, v->why);
     return run_agree(run, -1, err);
+}
+
+static int give_up_host(struct run *run, int rank, int other, const char *why, struct err *err) {
+    run_guard_tell(run, "silent_corruption", "the host is given up", run->step, rank, why, NULL);
+    return run_leave_host(run, rank, other, why, err);
 }
 
 static int leave(struct run *run, const struct run_suspect *s, const struct replay_verdict *v,
                  struct err *err) {
-    char why[700];
-    snprintf(why, sizeof why, "step %lld: %s; %s: %s", (long long)run->step + 1, s->text,
-             replay_cause_name(v->cause), v->why);
-    return run_leave_host(run, v->rank, v->other, why, err);
+    char why[700], step[40] = ""; // what checksums find begins with it
+    if (s->kind == SUSPECT_SPIKE)
+        snprintf(step, sizeof step, "step %lld: ", (long long)run->step + 1);
+    snprintf(why, sizeof why, "%s%s; %s: %s", step, s->text, replay_cause_name(v->cause), v->why);
+    return give_up_host(run, v->rank, v->other, why, err);
 }
 
 enum { AGAIN = 2 };
@@ -144,10 +162,9 @@ static int settle_result(struct run *run, struct batch *const *batches, int coun
         return -1;
     if (v.cause == REPLAY_SOFTWARE && !finding) return skip(run, step, s->text, err);
     if (v.cause == REPLAY_SOFTWARE && found_again) return stop_for_software(run, s, &v, err);
-    if (v.cause == REPLAY_SOFTWARE) { // flipped behind the digest, and not again
-        v.cause = REPLAY_PASSING;
-        v.rank = s->rank;
-    }
+    if (v.cause == REPLAY_SOFTWARE) v.cause = REPLAY_PASSING; // behind the digest, and not again
+    // Digests are others wherever a wrong value went; the checksum complained where it arose.
+    if (v.cause == REPLAY_PASSING && finding) v.rank = s->rank;
     if (v.cause != REPLAY_PASSING) return leave(run, s, &v, err);
     if (run_guard_count_fault(run, v.rank) || round == MOST_REPEATS) {
         v.cause = REPLAY_PERSISTENT;
@@ -164,13 +181,13 @@ static int settle_result(struct run *run, struct batch *const *batches, int coun
 static int settle_state(struct run *run, const struct run_suspect *s, struct err *err) {
     bool faulty = s->rank >= 0 && s->other < 0 && run_guard_count_fault(run, s->rank);
     if (run->config->on_corruption == CORRUPTION_LEAVE)
-        return run_leave_host(run, s->rank, s->other, s->text, err);
+        return give_up_host(run, s->rank, s->other, s->text, err);
     int result = run_roll_back(run, s, err);
     if (result < 0 || !faulty) return result;
     char why[700];
     snprintf(why, sizeof why, "%s; more than %d faults of rank %d within %d steps", s->text,
              run->config->most_faults, s->rank, RUN_FAULT_STEPS);
-    return run_leave_host(run, s->rank, -1, why, err);
+    return give_up_host(run, s->rank, -1, why, err);
 }
 
 int run_guard_step(struct run *run, struct batch *const *batches, int count,
@@ -195,6 +212,19 @@ int run_guard_step(struct run *run, struct batch *const *batches, int count,
     }
 }
 
+// As the last save of a run, but that it may fail.
+static void save_to_leave(struct run *run) {
+    struct err err = {0};
+    run_phase(run, BEAT_SAVE, run->step);
+    if (run->saves.second) run_saves_skip_copies(run);
+    if (run_saves_finish(run, false, &err) == 0 &&
+        (run->saved_step == run->step || run_save(run, &err) == 0))
+        return;
+    if (run_leads(run))
+        log_line(LOG_WARN, "step %lld could not be saved: %s", (long long)run->step, err.text);
+    run_forget_failure(run);
+}
+
 static int settle_hardware(struct run *run, int64_t key, struct err *err) {
     struct run_guard *g = &run->guard;
     int rank = run->ranks - 1 - (int)((key - 1) % run->ranks);
@@ -208,12 +238,7 @@ static int settle_hardware(struct run *run, int64_t key, struct err *err) {
     run_guard_tell(run, "hardware_counter", leaves ? "the host is given up" : "noted", run->step,
                    rank, why, NULL);
     if (!leaves) return 0;
-    struct err own = {0};
-    if (run->saved_step != run->step && run_save(run, &own) != 0) {
-        if (run_leads(run))
-            log_line(LOG_WARN, "step %lld could not be saved: %s", (long long)run->step, own.text);
-        run_forget_failure(run);
-    }
+    save_to_leave(run);
     return run_leave_host(run, rank, -1, why, err);
 }
 

@@ -124,7 +124,7 @@ bool run_guard_count_fault(struct run *run, int rank);
 int run_roll_back(struct run *run, const struct run_suspect *s, struct err *err);
 // The same because of spikes; passes over the steps from `from` to the present one afterwards.
 int run_roll_back_spikes(struct run *run, int64_t from, const char *why, struct err *err);
-// Ends the run: ERR_BAD_HOST on the ranks named, ERR_RETRY on all others.
+// Ends the run: ERR_BAD_HOST on the ranks named, ERR_RETRY on all others. Tells no event.
 int run_leave_host(struct run *run, int rank, int other, const char *why, struct err *err);
 // Says an event in the log, in metrics.jsonl and to the supervisor; takes the reference of `more`
 // (members of the event; NULL: none).

@@ -40,9 +40,20 @@ static int read_batches(struct run *run, struct batch **out, int count, void *me
     return 0;
 }
 
+struct told { // by each rank
+    uint64_t first, again, of_next;
+    // a checksum complains of its own work again, and of the next one's; loss or norm is another
+    int64_t found, found_of_next, differs;
+};
+
+static bool complains(const struct run *run) {
+    struct engine_finding f;
+    return engine_findings(run->engine, &f, 1) > 0;
+}
+
 // Every data rank does the work of the next one.
 static int pass_elsewhere(struct run *run, int count, const struct engine_step *fresh,
-                          uint64_t *digest, struct err *err) {
+                          struct told *own, struct err *err) {
     const struct train_config *c = run->config;
     struct engine_step step = *fresh;
     struct batch *batches = calloc((size_t)count, sizeof *batches),
@@ -56,17 +67,15 @@ static int pass_elsewhere(struct run *run, int count, const struct engine_step *
     status = run_agree(run, status, err);
     step.data_shift = 1;
     if (status == 0) status = run_guard_pass(run, list, count, &step, false, err);
-    if (status == 0) *digest = pass_digest(run);
+    if (status == 0) {
+        own->of_next = pass_digest(run);
+        own->found_of_next = complains(run);
+    }
     free(memory);
     free(list);
     free(batches);
     return status;
 }
-
-struct told { // by each rank
-    uint64_t first, again, of_next;
-    int64_t found, differs; // a checksum complains; loss or norm is another one
-};
 
 // Who did whose work: rank r did that of the rank that stands one further on the data axis and has
 // the same place on all others.
@@ -85,6 +94,7 @@ static void join(const struct run *run, const struct told *all, bool elsewhere,
         at[MESH_DP] = (at[MESH_DP] + dp - 1) % dp;
         parts[r].other = mesh_rank(&run->layout.mesh, at);
         parts[r].elsewhere = all[parts[r].other].of_next;
+        parts[r].found_elsewhere = all[parts[r].other].found_of_next > 0;
     }
 }
 
@@ -128,16 +138,15 @@ static int gather(struct run *run, const struct told *own, bool elsewhere,
 int run_replay(struct run *run, struct batch *const *batches, int count,
                const struct engine_step *fresh, const struct engine_step *first,
                struct replay_verdict *out, bool *found_again, struct err *err) {
-    struct engine_finding f;
     struct told own = {.first = pass_digest(run)};
     struct engine_step again = *fresh;
     bool elsewhere = data_ranks(run) > 1;
     run_phase(run, BEAT_REPLAY, run->step + 1);
     if (run_guard_pass(run, batches, count, &again, false, err) != 0) return -1;
     own.again = pass_digest(run);
-    own.found = engine_findings(run->engine, &f, 1) > 0;
+    own.found = complains(run);
     own.differs = !same_values(first, &again);
-    if (elsewhere && pass_elsewhere(run, count, fresh, &own.of_next, err) != 0) return -1;
+    if (elsewhere && pass_elsewhere(run, count, fresh, &own, err) != 0) return -1;
     if (gather(run, &own, elsewhere, out, found_again, err) != 0) return -1;
     run_phase(run, BEAT_STEP, run->step + 1);
     return 0;

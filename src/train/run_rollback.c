@@ -152,7 +152,6 @@ int run_leave_host(struct run *run, int rank, int other, const char *why, struct
     else
         snprintf(who, sizeof who, "rank %d (%s) or rank %d (%s)", rank, host_of(run, rank), other,
                  host_of(run, other));
-    run_guard_tell(run, "silent_corruption", "the host is given up", run->step, rank, why, NULL);
     run->agreed = true;
     run->result->silent = rank >= 0 ? run->rank != rank : !run_leads(run);
     return err_set(err, own ? ERR_BAD_HOST : ERR_RETRY,

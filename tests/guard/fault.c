@@ -126,6 +126,27 @@ TEST(fault_that_lasts_for_some_steps) {
     CHECK(f.done);
 }
 
+// Once in its step, or in each pass of as many steps as are asked for: those of a replay, too.
+TEST(fault_that_lasts_if_asked) {
+    static const enum fault_kind kinds[] = {FAULT_NAN, FAULT_SPIKE, FAULT_FLIP_GRADIENT,
+                                            FAULT_FLIP_PRODUCT};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        struct fault once = {.kind = kinds[i], .rank = 0, .step = 5};
+        CHECK(!fault_lasts(&once));
+        CHECK(due(&once, 1, kinds[i], 0, 5) == &once);
+        CHECK(!due(&once, 1, kinds[i], 0, 5));
+        struct fault f = {.kind = kinds[i], .rank = 0, .step = 5, .steps = 2};
+        CHECK(fault_lasts(&f));
+        CHECK(!due(&f, 1, kinds[i], 0, 4));
+        for (int pass = 0; pass < 6; pass++) CHECK(due(&f, 1, kinds[i], 0, 5 + pass / 3) == &f);
+        CHECK(!due(&f, 1, kinds[i], 0, 7));
+    }
+    struct fault kill = {.kind = FAULT_KILL, .rank = 0, .step = 5, .steps = 2};
+    CHECK(!fault_lasts(&kill));
+    struct fault longest = {.kind = FAULT_NAN, .rank = 0, .step = 5, .steps = INT64_MAX};
+    CHECK(due(&longest, 1, FAULT_NAN, 0, 1000000) == &longest);
+}
+
 TEST(fault_in_the_next_save) {
     struct fault f = {.kind = FAULT_KILL, .rank = 0, .step = 5, .in_save = true};
     CHECK(!fault_due(&f, 1, FAULT_KILL, true, 0, 4, 0));
@@ -196,4 +217,6 @@ TEST(fault_in_words) {
     CHECK_STR(fault_text(&f, text), "kill on rank 2 at step 12");
     f = (struct fault){.kind = FAULT_SLOW, .rank = -1};
     CHECK_STR(fault_text(&f, text), "slow on all ranks from the next step");
+    f = (struct fault){.kind = FAULT_NAN, .rank = 1, .step = 3, .steps = 2};
+    CHECK_STR(fault_text(&f, text), "nan on rank 1 from step 3");
 }

@@ -72,6 +72,49 @@ TEST(two_ranks_need_a_checksum) {
     CHECK_EQ_INT(v.rank, 11);
 }
 
+// All digests are the same and a checksum of the ranks in `own` complains of their work again; of
+// those in `others` when they do another rank's.
+static struct replay_verdict complaints(int ranks, bool elsewhere, unsigned own, unsigned others) {
+    struct replay_part parts[8];
+    struct replay_verdict v;
+    for (int r = 0; r < ranks; r++) {
+        int other = (r + 1) % ranks;
+        parts[r] = (struct replay_part){.rank = 10 + r,
+                                        .other = elsewhere ? 10 + other : -1,
+                                        .first = 100 + (uint64_t)r,
+                                        .again = 100 + (uint64_t)r,
+                                        .elsewhere = 100 + (uint64_t)r,
+                                        .found = own >> r & 1,
+                                        .found_elsewhere = elsewhere && (others >> other & 1)};
+    }
+    replay_decide(parts, ranks, &v);
+    return v;
+}
+
+TEST(a_checksum_that_complains_of_one_rank_alone_is_persistent) {
+    for (int ranks = 2; ranks <= 4; ranks++)
+        for (int bad = 0; bad < ranks; bad++)
+            for (unsigned others = 0; others <= 1; others++) {
+                struct replay_verdict v = complaints(ranks, true, 1U << bad, others << bad);
+                CHECK_EQ_INT(v.cause, REPLAY_PERSISTENT);
+                CHECK_EQ_INT(v.rank, 10 + bad);
+                CHECK_CONTAINS(v.why, "complains again, and nowhere else");
+                v = complaints(ranks, false, 1U << bad, 0); // nobody can do its work
+                CHECK_EQ_INT(v.cause, REPLAY_PERSISTENT);
+                CHECK_EQ_INT(v.rank, 10 + bad);
+            }
+}
+
+TEST(a_checksum_that_complains_everywhere_is_software) {
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        unsigned all = (1U << ranks) - 1;
+        CHECK_EQ_INT(complaints(ranks, true, all, all).cause, REPLAY_SOFTWARE);
+        CHECK_EQ_INT(complaints(ranks, false, all, 0).cause, REPLAY_SOFTWARE);
+        // of one rank's work only, whoever does it
+        CHECK_EQ_INT(complaints(ranks, true, 1, 2).cause, REPLAY_SOFTWARE);
+    }
+}
+
 TEST(one_rank_alone) {
     struct replay_verdict v = trial(1, 0, FIRST | AGAIN, false, false);
     CHECK_EQ_INT(v.cause, REPLAY_SOFTWARE); // it repeats itself, and nobody else can tell

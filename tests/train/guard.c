@@ -1,116 +1,13 @@
 // Runs under guard: spikes of bad samples, steps passed over, states that were damaged on purpose,
 // and what becomes of a run that met them: the losses of one that did not.
-#include "base/file.h"
-#include "base/log.h"
-#include "base/text.h"
 #include "data/loader.h"
 #include "data/shard_write.h"
+#include "ranks.h"
 #include "run_fixture.h"
 #include "test.h"
-#include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define WORDS(...) ((const char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void gather(enum log_level level, const char *line, void *context) {
-    if (level < LOG_WARN) return;
-    pthread_mutex_lock(&lock);
-    text_printf(context, "%s\n", line);
-    pthread_mutex_unlock(&lock);
-}
-
-enum { MOST_RANKS = 4 };
-struct rank {
-    struct comm *comm;
-    struct train_config *config;
-    struct run_result result;
-    struct err err;
-    int status;
-};
-static struct rank rank[MOST_RANKS];
-static struct text lines; // warnings of the last run
-
-static void *train(void *context) {
-    struct rank *r = context;
-    struct run_control control = {.comm = r->comm};
-    r->status = train_run(r->config, r->comm ? &control : NULL, &r->result, &r->err);
-    if (r->comm && !r->result.broken) comm_close(r->comm);
-    return NULL;
-}
-
-// States are saved where the step is, so that it is known to which one a run goes back.
-static const char *const *at_once(const char *const *words) {
-    static const char *all[48];
-    int count = 0;
-    all[count++] = "checkpoint.snapshot=false";
-    while (*words) all[count++] = *words++;
-    all[count] = NULL;
-    return all;
-}
-
-// A run of several ranks as threads; its configuration stays in rank[0].config.
-static void run(const char *name, int ranks, const char *const *words) {
-    struct comm *ends[MOST_RANKS] = {NULL};
-    struct comm_options options = {.watchdog_seconds = 60};
-    pthread_t thread[MOST_RANKS];
-    struct err err = {0};
-    lines.size = 0;
-    text_puts(&lines, "");
-    if (ranks > 1) CHECK_OK(comm_open_threads(ends, ranks, &options, &err), err);
-    log_to(gather, &lines, LOG_INFO);
-    for (int i = 0; i < ranks; i++) {
-        free(rank[i].config);
-        rank[i] = (struct rank){.comm = ends[i], .config = calloc(1, sizeof *rank[i].config)};
-        fixture_config(rank[i].config, test_temp_dir(), name, at_once(words));
-    }
-    for (int i = 0; i < ranks; i++)
-        CHECK_EQ_INT(pthread_create(&thread[i], NULL, train, &rank[i]), 0);
-    for (int i = 0; i < ranks; i++) pthread_join(thread[i], NULL);
-    log_to(NULL, NULL, LOG_INFO);
-}
-
-static void run_to_end(const char *name, int ranks, const char *const *words) {
-    run(name, ranks, words);
-    for (int i = 0; i < ranks; i++)
-        if (rank[i].status != 0)
-            test_fail(__FILE__, __LINE__, "%s: %s\n%s", name, rank[i].err.text, lines.data);
-}
-
-// What a run leaves: losses and norms of all its steps, and the bytes of its last state.
-struct outcome {
-    char *losses, *norms;
-    uint64_t hash;
-};
-static struct outcome outcome(int64_t step) {
-    return (struct outcome){strdup(fixture_column(rank[0].config, "loss_hex")),
-                            strdup(fixture_column(rank[0].config, "grad_norm_hex")),
-                            fixture_checkpoint_hash(rank[0].config, step)};
-}
-static void same(int line, struct outcome a, struct outcome b) {
-    test_check_str(__FILE__, line, "losses", a.losses, b.losses);
-    test_check_str(__FILE__, line, "norms", a.norms, b.norms);
-    test_check_bytes(__FILE__, line, "last state", &a.hash, &b.hash, sizeof a.hash);
-}
-#define check_same(a, b) same(__LINE__, a, b)
-
-// Lines of metrics.jsonl that are this event.
-static int events(const char *event) {
-    char path[4096], *text, wanted[64];
-    size_t size;
-    int count = 0;
-    struct err err = {0};
-    snprintf(path, sizeof path, "%s/metrics.jsonl", rank[0].config->folder);
-    snprintf(wanted, sizeof wanted, "{\"event\":\"%s\"", event);
-    CHECK_OK(file_read(path, 0, &text, &size, &err), err);
-    for (char *at = strstr(text, wanted); at; at = strstr(at + 1, wanted)) count++;
-    free(text);
-    return count;
-}
 
 // ---- text with bad samples ---------------------------------------------------------------------
 
@@ -179,17 +76,6 @@ static void ids_of_step(const char *path, int64_t step, uint64_t ids[4]) {
     free(memory);
 }
 
-// The number of the step whose "skipped" is true; 0: none, -1: several.
-static int64_t skipped_step(void) {
-    const char *flags = fixture_column(rank[0].config, "skipped");
-    int64_t step = 0, found = 0;
-    for (const char *at = flags; *at; at += strcspn(at, " "), at += *at == ' ') {
-        step++;
-        if (strncmp(at, "true", 4) == 0) found = found ? -1 : step;
-    }
-    return found;
-}
-
 TEST(r74_bad_samples_are_skipped_on_all_ranks_and_named) {
     uint64_t ids[4];
     const char *clean = strdup(write_text("clean.weft", NULL, 0));
@@ -197,27 +83,27 @@ TEST(r74_bad_samples_are_skipped_on_all_ranks_and_named) {
     const char *bad = strdup(write_text("bad.weft", ids, 4));
     for (int ranks = 1; ranks <= 2; ranks++) {
         const char *const *few = WORDS("train.steps=80");
-        run_to_end(ranks == 1 ? "clean 1" : "clean 2", ranks, learn(clean, few));
-        CHECK_EQ_INT(skipped_step(), 0);
-        CHECK_STR(lines.data, "");
-        run_to_end(ranks == 1 ? "bad 1" : "bad 2", ranks, learn(bad, few));
-        CHECK_EQ_INT(skipped_step(), 50);
-        CHECK_CONTAINS(lines.data, "step 50: the step was skipped: loss ");
-        CHECK_CONTAINS(lines.data, "above 3 times the moving average");
+        ranks_run_to_end(ranks == 1 ? "clean 1" : "clean 2", ranks, learn(clean, few));
+        CHECK_EQ_INT(ranks_skipped_step(), 0);
+        CHECK_STR(ranks_lines.data, "");
+        ranks_run_to_end(ranks == 1 ? "bad 1" : "bad 2", ranks, learn(bad, few));
+        CHECK_EQ_INT(ranks_skipped_step(), 50);
+        CHECK_CONTAINS(ranks_lines.data, "step 50: the step was skipped: loss ");
+        CHECK_CONTAINS(ranks_lines.data, "above 3 times the moving average");
         for (int i = 0; i < 4; i++) {
             char name[64];
             snprintf(name, sizeof name, "%llu (bad.weft document %llu)", (unsigned long long)ids[i],
                      (unsigned long long)ids[i]);
-            CHECK_CONTAINS(lines.data, name);
+            CHECK_CONTAINS(ranks_lines.data, name);
         }
-        CHECK_EQ_INT(events("loss_spike"), 1);
+        CHECK_EQ_INT(ranks_events("loss_spike"), 1);
         // Nothing of the step has reached the weights: as if it had been passed over.
-        uint64_t hash = fixture_checkpoint_hash(rank[0].config, 80);
-        run_to_end(ranks == 1 ? "over 1" : "over 2", ranks,
-                   learn(bad, WORDS("train.steps=80", "train.skip_steps=50")));
-        CHECK_EQ_INT(skipped_step(), 0);
-        CHECK_EQ_INT(events("passed_over"), 1);
-        CHECK(fixture_checkpoint_hash(rank[0].config, 80) == hash);
+        uint64_t hash = fixture_checkpoint_hash(ranked[0].config, 80);
+        ranks_run_to_end(ranks == 1 ? "over 1" : "over 2", ranks,
+                         learn(bad, WORDS("train.steps=80", "train.skip_steps=50")));
+        CHECK_EQ_INT(ranks_skipped_step(), 0);
+        CHECK_EQ_INT(ranks_events("passed_over"), 1);
+        CHECK(fixture_checkpoint_hash(ranked[0].config, 80) == hash);
     }
 }
 
@@ -226,15 +112,15 @@ TEST(r74_a_resumed_run_decides_as_an_unbroken_one) {
     const char *clean = strdup(write_text("clean.weft", NULL, 0));
     ids_of_step(clean, 50, ids);
     const char *bad = strdup(write_text("bad.weft", ids, 4));
-    run_to_end("whole", 1, learn(bad, WORDS("train.steps=70")));
-    CHECK_EQ_INT(skipped_step(), 50);
-    struct outcome whole = outcome(70);
+    ranks_run_to_end("whole", 1, learn(bad, WORDS("train.steps=70")));
+    CHECK_EQ_INT(ranks_skipped_step(), 50);
+    struct ranks_outcome whole = ranks_outcome(70);
     static const char *const cuts[] = {"train.stop_at=15", "train.stop_at=49", "train.stop_at=50"};
     for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
-        run_to_end(cuts[i], 1, learn(bad, WORDS("train.steps=70", cuts[i])));
-        run_to_end(cuts[i], 1, learn(bad, WORDS("train.steps=70")));
-        CHECK_EQ_INT(skipped_step(), 50);
-        check_same(outcome(70), whole);
+        ranks_run_to_end(cuts[i], 1, learn(bad, WORDS("train.steps=70", cuts[i])));
+        ranks_run_to_end(cuts[i], 1, learn(bad, WORDS("train.steps=70")));
+        CHECK_EQ_INT(ranks_skipped_step(), 50);
+        CHECK_SAME(ranks_outcome(70), whole);
     }
 }
 
@@ -246,21 +132,25 @@ TEST(many_spikes_roll_back_and_are_passed_over) {
     for (int i = 0; i < 4; i++) ids_of_step(clean, steps[i], ids + 4 * i);
     const char *bad = strdup(write_text("bad.weft", ids, 16));
     for (int ranks = 1; ranks <= 2; ranks++) {
-        run_to_end(ranks == 1 ? "bad 1" : "bad 2", ranks, learn(bad, WORDS("train.steps=70")));
-        CHECK_CONTAINS(lines.data, "step 40: the run went back to step 40 and passes over steps 42 "
-                                   "to 53: more than 3 steps of the last 100 were spikes");
-        CHECK_EQ_INT(events("passed_over"), 12);
-        CHECK_EQ_INT(skipped_step(), 0); // those lines were cut
-        struct outcome back = outcome(70);
-        run_to_end(ranks == 1 ? "over 1" : "over 2", ranks,
-                   learn(bad, WORDS("train.steps=70",
-                                    "train.skip_steps=[42,43,44,45,46,47,48,49,50,51,52,53]")));
-        check_same(back, outcome(70));
+        ranks_run_to_end(ranks == 1 ? "bad 1" : "bad 2", ranks,
+                         learn(bad, WORDS("train.steps=70")));
+        CHECK_CONTAINS(ranks_lines.data,
+                       "step 40: the run went back to step 40 and passes over steps 42 "
+                       "to 53: more than 3 steps of the last 100 were spikes");
+        CHECK_EQ_INT(ranks_events("passed_over"), 12);
+        CHECK_EQ_INT(ranks_skipped_step(), 0); // those lines were cut
+        struct ranks_outcome back = ranks_outcome(70);
+        ranks_run_to_end(
+            ranks == 1 ? "over 1" : "over 2", ranks,
+            learn(bad, WORDS("train.steps=70",
+                             "train.skip_steps=[42,43,44,45,46,47,48,49,50,51,52,53]")));
+        CHECK_SAME(back, ranks_outcome(70));
         // The list is part of the state: a run that is resumed among them passes over the rest.
-        run_to_end(ranks == 1 ? "cut 1" : "cut 2", ranks,
-                   learn(bad, WORDS("train.steps=70", "train.stop_at=47")));
-        run_to_end(ranks == 1 ? "cut 1" : "cut 2", ranks, learn(bad, WORDS("train.steps=70")));
-        check_same(back, outcome(70));
+        ranks_run_to_end(ranks == 1 ? "cut 1" : "cut 2", ranks,
+                         learn(bad, WORDS("train.steps=70", "train.stop_at=47")));
+        ranks_run_to_end(ranks == 1 ? "cut 1" : "cut 2", ranks,
+                         learn(bad, WORDS("train.steps=70")));
+        CHECK_SAME(back, ranks_outcome(70));
     }
 }
 
@@ -270,10 +160,10 @@ TEST(without_a_saved_state_spikes_are_only_skipped) {
     const char *clean = strdup(write_text("clean.weft", NULL, 0));
     for (int i = 0; i < 4; i++) ids_of_step(clean, steps[i], ids + 4 * i);
     const char *bad = strdup(write_text("bad.weft", ids, 16));
-    run_to_end("bad", 1, learn(bad, WORDS("train.steps=60", "checkpoint.every=0")));
-    CHECK_CONTAINS(lines.data, "there is no older state to go back to");
-    CHECK_EQ_INT(events("loss_spike"), 4);
-    CHECK_EQ_INT(rank[0].result.step, 60);
+    ranks_run_to_end("bad", 1, learn(bad, WORDS("train.steps=60", "checkpoint.every=0")));
+    CHECK_CONTAINS(ranks_lines.data, "there is no older state to go back to");
+    CHECK_EQ_INT(ranks_events("loss_spike"), 4);
+    CHECK_EQ_INT(ranked[0].result.step, 60);
 }
 
 // ---- faults on purpose -------------------------------------------------------------------------
@@ -287,9 +177,9 @@ static void check_fault(const char *name, int ranks, const char *const *words, c
     for (; words[count]; count++) all[count] = words[count];
     all[count] = NULL;
     snprintf(folder, sizeof folder, "%s without", name);
-    run_to_end(folder, ranks, all);
-    CHECK_STR(lines.data, "");
-    struct outcome clean = outcome(12);
+    ranks_run_to_end(folder, ranks, all);
+    CHECK_STR(ranks_lines.data, "");
+    struct ranks_outcome clean = ranks_outcome(12);
     char kind[64];
     snprintf(kind, sizeof kind, "fault.kind=%s", fault);
     all[count++] = kind;
@@ -297,75 +187,82 @@ static void check_fault(const char *name, int ranks, const char *const *words, c
     all[count++] = ranks > 1 ? "fault.rank=1" : "fault.rank=0";
     all[count] = NULL;
     snprintf(folder, sizeof folder, "%s with", name);
-    run_to_end(folder, ranks, all);
-    if (!strstr(lines.data, said))
-        test_fail(__FILE__, __LINE__, "%s: no \"%s\" in\n%s", name, said, lines.data);
-    check_same(outcome(12), clean);
-    CHECK_EQ_INT(events("silent_corruption"), 1);
+    ranks_run_to_end(folder, ranks, all);
+    if (!strstr(ranks_lines.data, said))
+        test_fail(__FILE__, __LINE__, "%s: no \"%s\" in\n%s", name, said, ranks_lines.data);
+    CHECK_SAME(ranks_outcome(12), clean);
+    CHECK_EQ_INT(ranks_events("silent_corruption"), 1);
 }
-
-static const char *const layouts[][4] = {
-    {"parallel.dp=2", "parallel.zero=0"},
-    {"parallel.dp=2", "parallel.zero=1"},
-    {"parallel.dp=2", "parallel.zero=3"},
-    {"parallel.tp=2"},
-    {"parallel.pp=2"},
-};
-enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
 TEST(a_flipped_bit_of_the_optimizer_state_is_undone) {
     check_fault("one", 1, WORDS("checkpoint.every=4"), "flip_optimizer",
                 "the run went back to step 4");
-    for (int i = 0; i < LAYOUTS; i++) {
+    for (int i = 0; i < RANKS_LAYOUTS; i++) {
         char name[32];
         snprintf(name, sizeof name, "layout %d", i);
-        check_fault(name, 2, layouts[i], "flip_optimizer", "the run went back to step 4");
+        check_fault(name, 2, ranks_layouts[i], "flip_optimizer", "the run went back to step 4");
     }
 }
 
 TEST(a_flipped_bit_of_a_weight_is_undone) {
     check_fault("one", 1, WORDS("checkpoint.every=4"), "flip_weight", "working weight of ");
-    for (int i = 0; i < LAYOUTS; i++) {
+    for (int i = 0; i < RANKS_LAYOUTS; i++) {
         char name[32];
         snprintf(name, sizeof name, "layout %d", i);
-        check_fault(name, 2, layouts[i], "flip_weight", "working weight of ");
+        check_fault(name, 2, ranks_layouts[i], "flip_weight", "working weight of ");
     }
 }
 
 TEST(a_flipped_bit_of_a_gradient_is_computed_again) {
     check_fault("one", 1, WORDS("checkpoint.every=4"), "flip_gradient", "the step was done again");
-    for (int i = 0; i < LAYOUTS; i++) {
+    for (int i = 0; i < RANKS_LAYOUTS; i++) {
         char name[32];
         snprintf(name, sizeof name, "layout %d", i);
-        check_fault(name, 2, layouts[i], "flip_gradient", "the step was done again");
+        check_fault(name, 2, ranks_layouts[i], "flip_gradient", "the step was done again");
+        CHECK_EQ_INT(ranks_event_rank("silent_corruption"), 1);
     }
 }
 
 TEST(a_passing_nan_is_computed_again) {
     check_fault("one", 1, WORDS("checkpoint.every=4"), "nan", "passing fault: ");
-    for (int i = 0; i < LAYOUTS; i++) {
+    for (int i = 0; i < RANKS_LAYOUTS; i++) {
         char name[32];
         snprintf(name, sizeof name, "layout %d", i);
-        check_fault(name, 2, layouts[i], "nan", "passing fault: ");
+        check_fault(name, 2, ranks_layouts[i], "nan", "passing fault: ");
+    }
+}
+
+// A bit of the exponent, so that no rounding hides it; of the product that each step looks at.
+TEST(a_flipped_bit_of_a_product_is_computed_again) {
+    const char *words[8] = {"guard.products_every=1", "fault.bit=30", "checkpoint.every=4"};
+    check_fault("one", 1, words, "flip_product", "a matrix product with ");
+    CHECK_CONTAINS(ranks_lines.data, "the step was done again");
+    for (int i = 0; i < RANKS_LAYOUTS; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "layout %d", i);
+        for (int k = 0; k < 4; k++) words[3 + k] = ranks_layouts[i][k];
+        check_fault(name, 2, words, "flip_product", "a matrix product with ");
+        CHECK_CONTAINS(ranks_lines.data, "the step was done again");
+        CHECK_EQ_INT(ranks_event_rank("silent_corruption"), 1);
     }
 }
 
 TEST(without_an_older_state_a_run_begins_anew) {
-    run_to_end("clean", 2, WORDS("parallel.dp=2", "parallel.zero=1"));
-    struct outcome clean = outcome(12);
-    run_to_end("flipped", 2,
-               WORDS("parallel.dp=2", "parallel.zero=1", "fault.kind=flip_optimizer",
-                     "fault.step=3", "fault.rank=1"));
-    CHECK_CONTAINS(lines.data, "the run went back to step 0: step 3: ");
-    check_same(outcome(12), clean);
+    ranks_run_to_end("clean", 2, WORDS("parallel.dp=2", "parallel.zero=1"));
+    struct ranks_outcome clean = ranks_outcome(12);
+    ranks_run_to_end("flipped", 2,
+                     WORDS("parallel.dp=2", "parallel.zero=1", "fault.kind=flip_optimizer",
+                           "fault.step=3", "fault.rank=1"));
+    CHECK_CONTAINS(ranks_lines.data, "the run went back to step 0: step 3: ");
+    CHECK_SAME(ranks_outcome(12), clean);
 }
 
 // Elements behind the last id of the vocabulary are stored nowhere, and guarded all the same.
 TEST(flipped_bits_of_padding_are_undone) {
     const char *words[12] = {"parallel.dp=2", "parallel.zero=0", "model.layers=1", "model.ffn=32",
                              "checkpoint.every=4"};
-    run_to_end("clean", 2, words);
-    struct outcome clean = outcome(12);
+    ranks_run_to_end("clean", 2, words);
+    struct ranks_outcome clean = ranks_outcome(12);
     words[5] = "fault.kind=flip_optimizer";
     words[6] = "fault.step=6";
     words[7] = "fault.rank=1";
@@ -375,10 +272,11 @@ TEST(flipped_bits_of_padding_are_undone) {
         snprintf(word, sizeof word, "fault.seed=%d", seed);
         snprintf(name, sizeof name, "seed %d", seed);
         words[8] = word;
-        run_to_end(name, 2, words);
-        CHECK_CONTAINS(lines.data, "the run went back to step 4");
-        tables += strstr(lines.data, "embedding.weight") || strstr(lines.data, "head.weight");
-        check_same(outcome(12), clean);
+        ranks_run_to_end(name, 2, words);
+        CHECK_CONTAINS(ranks_lines.data, "the run went back to step 4");
+        tables +=
+            strstr(ranks_lines.data, "embedding.weight") || strstr(ranks_lines.data, "head.weight");
+        CHECK_SAME(ranks_outcome(12), clean);
     }
     CHECK(tables >= 8); // a fifth of their rows is padding
 }
@@ -389,32 +287,32 @@ TEST(a_run_goes_back_to_states_saved_behind_it) {
         WORDS("parallel.dp=2", "parallel.zero=1", "checkpoint.snapshot=true", "train.steps=24",
               "checkpoint.every=2", "fault.kind=[flip_optimizer,flip_gradient,flip_weight]",
               "fault.step=[9,14,19]", "fault.rank=[1,0,1]");
-    run_to_end("clean", 2, WORDS("parallel.dp=2", "parallel.zero=1", "train.steps=24"));
-    struct outcome clean = outcome(24);
-    run_to_end("flipped", 2, words);
-    CHECK_CONTAINS(lines.data, "the run went back to step ");
-    CHECK_CONTAINS(lines.data, "the step was done again");
-    check_same(outcome(24), clean);
+    ranks_run_to_end("clean", 2, WORDS("parallel.dp=2", "parallel.zero=1", "train.steps=24"));
+    struct ranks_outcome clean = ranks_outcome(24);
+    ranks_run_to_end("flipped", 2, words);
+    CHECK_CONTAINS(ranks_lines.data, "the run went back to step ");
+    CHECK_CONTAINS(ranks_lines.data, "the step was done again");
+    CHECK_SAME(ranks_outcome(24), clean);
 }
 
 TEST(a_nan_without_replay_is_skipped) {
-    run_to_end("run", 2,
-               WORDS("parallel.dp=2", "guard.replay=false", "fault.kind=nan", "fault.step=6",
-                     "fault.rank=1"));
-    CHECK_EQ_INT(skipped_step(), 6);
-    CHECK_CONTAINS(lines.data, "step 6: the step was skipped: ");
-    CHECK_CONTAINS(lines.data, "not finite; samples ");
+    ranks_run_to_end("run", 2,
+                     WORDS("parallel.dp=2", "guard.replay=false", "fault.kind=nan", "fault.step=6",
+                           "fault.rank=1"));
+    CHECK_EQ_INT(ranks_skipped_step(), 6);
+    CHECK_CONTAINS(ranks_lines.data, "step 6: the step was skipped: ");
+    CHECK_CONTAINS(ranks_lines.data, "not finite; samples ");
 }
 
 TEST(a_rank_with_too_many_faults_is_given_up) {
-    run("run", 2,
-        WORDS("parallel.dp=2", "guard.most_faults=1", "fault.kind=[flip_gradient,nan]",
-              "fault.step=[5,7]", "fault.rank=1"));
-    CHECK_CONTAINS(rank[1].err.text, "rank 1 (");
-    CHECK_CONTAINS(rank[1].err.text, "cannot be trusted: step 7: ");
-    CHECK_EQ_INT(err_exit_status(&rank[1].err), 76);
-    CHECK_EQ_INT(err_exit_status(&rank[0].err), 75);
-    CHECK(rank[0].result.silent && !rank[1].result.silent);
+    ranks_run("run", 2,
+              WORDS("parallel.dp=2", "guard.most_faults=1", "fault.kind=[flip_gradient,nan]",
+                    "fault.step=[5,7]", "fault.rank=1"));
+    CHECK_CONTAINS(ranked[1].err.text, "rank 1 (");
+    CHECK_CONTAINS(ranked[1].err.text, "cannot be trusted: step 7: ");
+    CHECK_EQ_INT(err_exit_status(&ranked[1].err), 76);
+    CHECK_EQ_INT(err_exit_status(&ranked[0].err), 75);
+    CHECK(ranked[0].result.silent && !ranked[1].result.silent);
 }
 
 // ---- replicas ----------------------------------------------------------------------------------
@@ -436,33 +334,34 @@ static const char *const *replicas(const char *const *more) {
 }
 
 TEST(r78_a_flipped_weight_of_one_replica_is_named) {
-    run("three", 3, replicas(WORDS("guard.on_corruption=leave", "train.micro_batch=1")));
-    CHECK_EQ_INT(err_exit_status(&rank[1].err), 76);
-    CHECK_EQ_INT(err_exit_status(&rank[0].err), 75);
-    CHECK_EQ_INT(err_exit_status(&rank[2].err), 75);
-    CHECK_CONTAINS(rank[1].err.text, "is not the same on the 3 ranks that hold it: the odd one is "
-                                     "rank 1 (");
-    int64_t step = strtoll(strstr(rank[1].err.text, "step ") + 5, NULL, 10);
+    ranks_run("three", 3, replicas(WORDS("guard.on_corruption=leave", "train.micro_batch=1")));
+    CHECK_EQ_INT(err_exit_status(&ranked[1].err), 76);
+    CHECK_EQ_INT(err_exit_status(&ranked[0].err), 75);
+    CHECK_EQ_INT(err_exit_status(&ranked[2].err), 75);
+    CHECK_CONTAINS(ranked[1].err.text,
+                   "is not the same on the 3 ranks that hold it: the odd one is "
+                   "rank 1 (");
+    int64_t step = strtoll(strstr(ranked[1].err.text, "step ") + 5, NULL, 10);
     CHECK(step >= 10 && step <= 15);
     char name[128];
-    const char *flip = strstr(lines.data, "an element of ");
+    const char *flip = strstr(ranks_lines.data, "an element of ");
     CHECK(flip && sscanf(flip, "an element of %127s", name) == 1);
-    CHECK_CONTAINS(rank[1].err.text, name);
-    run("two", 2, replicas(WORDS("guard.on_corruption=leave", "train.micro_batch=2")));
-    CHECK_EQ_INT(err_exit_status(&rank[0].err), 76); // either may be the one
-    CHECK_EQ_INT(err_exit_status(&rank[1].err), 76);
-    CHECK_CONTAINS(rank[0].err.text, "rank 0 (");
-    CHECK_CONTAINS(rank[0].err.text, "or rank 1 (");
+    CHECK_CONTAINS(ranked[1].err.text, name);
+    ranks_run("two", 2, replicas(WORDS("guard.on_corruption=leave", "train.micro_batch=2")));
+    CHECK_EQ_INT(err_exit_status(&ranked[0].err), 76); // either may be the one
+    CHECK_EQ_INT(err_exit_status(&ranked[1].err), 76);
+    CHECK_CONTAINS(ranked[0].err.text, "rank 0 (");
+    CHECK_CONTAINS(ranked[0].err.text, "or rank 1 (");
 }
 
 TEST(r78_of_two_replicas_a_replay_tells_the_wrong_one) {
-    run_to_end("two", 2, replicas(WORDS("train.micro_batch=2", "checkpoint.keep_last=9")));
-    CHECK_CONTAINS(lines.data, "the run went back to step 4");
-    CHECK_CONTAINS(lines.data, "done again, shows that rank 1 (");
-    struct outcome back = outcome(20);
-    run_to_end("clean", 2, replicas(WORDS("train.micro_batch=2", "fault.kind=")));
-    CHECK_STR(lines.data, "");
-    check_same(back, outcome(20));
+    ranks_run_to_end("two", 2, replicas(WORDS("train.micro_batch=2", "checkpoint.keep_last=9")));
+    CHECK_CONTAINS(ranks_lines.data, "the run went back to step 4");
+    CHECK_CONTAINS(ranks_lines.data, "done again, shows that rank 1 (");
+    struct ranks_outcome back = ranks_outcome(20);
+    ranks_run_to_end("clean", 2, replicas(WORDS("train.micro_batch=2", "fault.kind=")));
+    CHECK_STR(ranks_lines.data, "");
+    CHECK_SAME(back, ranks_outcome(20));
 }
 
 // ---- no alarm ----------------------------------------------------------------------------------
@@ -482,8 +381,8 @@ TEST(clean_runs_do_not_alarm) {
         for (int k = 0; k < 4 && kinds[i][k]; k++) words[4 + k] = kinds[i][k];
         char name[32];
         snprintf(name, sizeof name, "run %zu", i);
-        run_to_end(name, 1, words);
-        CHECK_STR(lines.data, "");
-        CHECK_EQ_INT(skipped_step(), 0);
+        ranks_run_to_end(name, 1, words);
+        CHECK_STR(ranks_lines.data, "");
+        CHECK_EQ_INT(ranks_skipped_step(), 0);
     }
 }
