@@ -128,14 +128,19 @@ int file_join(char *out, size_t out_bytes, const char *folder, const char *name,
     return 0;
 }
 
-// A folder that is there is left alone, so that only what changes something is counted.
-static int file_may_make(const char *path) {
-    if (file_is_folder(path)) return 0;
-    return file_may("mkdir", path) == 0 ? mkdir(path, 0777) : -1;
-}
-
 int file_make_folder(const char *path, struct err *err) {
     if (file_may("mkdir", path) == 0 && mkdir(path, 0777) == 0) return 0;
+    return err_set_errno(err, "%s: cannot make the folder", path);
+}
+
+// A folder that is there is left alone, so that only what changes something is counted.
+static int make_if_absent(const char *path, struct err *err) {
+    if (file_is_folder(path)) return 0;
+    if (file_may("mkdir", path) == 0 && mkdir(path, 0777) == 0)
+        return file_sync_folder_of(path, err);
+    int number = errno; // a folder that stands there now is fine, whatever mkdir said
+    if (file_is_folder(path)) return 0;
+    errno = number == EEXIST ? ENOTDIR : number;
     return err_set_errno(err, "%s: cannot make the folder", path);
 }
 
@@ -150,14 +155,7 @@ int file_make_folders(const char *path, struct err *err) {
         if (part[i] != '/' && part[i] != 0) continue;
         char end = part[i];
         part[i] = 0;
-        if (file_may_make(part) != 0) {
-            int number =
-                errno; // a folder that stands there is fine whatever mkdir said (EROFS, EACCES)
-            if (!file_is_folder(part)) {
-                errno = number == EEXIST ? ENOTDIR : number;
-                return err_set_errno(err, "%s: cannot make the folder", part);
-            }
-        }
+        if (make_if_absent(part, err) != 0) return -1;
         part[i] = end;
     }
     return 0;

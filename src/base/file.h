@@ -69,7 +69,7 @@ int file_writer_direct(struct file_writer *w, bool direct, struct err *err);
 bool file_exists(const char *path);
 bool file_is_folder(const char *path);
 int file_size(const char *path, uint64_t *bytes, struct err *err);
-int file_make_folders(const char *path, struct err *err); // mkdir -p
+int file_make_folders(const char *path, struct err *err); // mkdir -p; what is made is durable
 int file_remove_tree(const char *path,
                      struct err *err); // a file or a folder with all in it; does not follow links
 // Names in a folder, without "." and "..", sorted bytewise; release with file_list_free.
@@ -82,7 +82,8 @@ int file_join(char *out, size_t out_bytes, const char *folder, const char *name,
 // it off.
 void file_fail_after(uint64_t bytes, int error_number);
 // Test hook: called before every system call that changes the file system ("open", "write",
-// "fsync", "rename", "mkdir", "unlink", "rmdir", "ftruncate"), by whatever thread makes it. Not 0:
-// the call is not made and fails with this errno. NULL turns it off.
+// "fsync", "rename", "mkdir", "unlink", "rmdir", "ftruncate"), by whatever thread makes it, by
+// several at a time. Not 0: the call is not made and fails with this errno. It may take its time,
+// which holds up that thread alone. NULL turns it off, as soon as no thread is in it any more.
 typedef int file_hook(void *context, const char *call, const char *path);
 void file_hook_calls(file_hook *hook, void *context);

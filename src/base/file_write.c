@@ -24,20 +24,21 @@ void file_fail_after(uint64_t bytes, int error_number) {
     pthread_mutex_unlock(&fault_lock);
 }
 
+static pthread_rwlock_t hook_lock = PTHREAD_RWLOCK_INITIALIZER; // for reading: one is being called
 static file_hook *hook;
 static void *hook_context;
 
 void file_hook_calls(file_hook *new_hook, void *context) {
-    pthread_mutex_lock(&fault_lock);
+    pthread_rwlock_wrlock(&hook_lock);
     hook = new_hook;
     hook_context = context;
-    pthread_mutex_unlock(&fault_lock);
+    pthread_rwlock_unlock(&hook_lock);
 }
 
 int file_may(const char *call, const char *path) {
-    pthread_mutex_lock(&fault_lock);
+    pthread_rwlock_rdlock(&hook_lock);
     int number = hook ? hook(hook_context, call, path) : 0;
-    pthread_mutex_unlock(&fault_lock);
+    pthread_rwlock_unlock(&hook_lock);
     errno = number;
     return number == 0 ? 0 : -1;
 }
@@ -206,7 +207,7 @@ int file_sync_folder(const char *path, struct err *err) {
     return err_set_errno(err, "%s: the system could not make the folder durable", path);
 }
 
-static int sync_folder_of(const char *path, struct err *err) {
+int file_sync_folder_of(const char *path, struct err *err) {
     char folder[4096];
     const char *slash = strrchr(path, '/');
     size_t length = slash ? (size_t)(slash - path) : 0;
@@ -221,13 +222,13 @@ static int sync_folder_of(const char *path, struct err *err) {
 int file_rename(const char *from, const char *to, struct err *err) {
     if (file_may("rename", to) != 0 || rename(from, to) != 0)
         return err_set_errno(err, "%s: cannot rename to %s", from, to);
-    return sync_folder_of(to, err);
+    return file_sync_folder_of(to, err);
 }
 
 int file_exchange(const char *one, const char *other, struct err *err) {
     if (file_may("rename", other) == 0 &&
         renameat2(AT_FDCWD, one, AT_FDCWD, other, RENAME_EXCHANGE) == 0)
-        return sync_folder_of(other, err);
+        return file_sync_folder_of(other, err);
     if (errno != EINVAL && errno != ENOSYS)
         return err_set_errno(err, "%s: cannot take the place of %s", one, other);
     return err_set(err, ERR_INTERNAL, "%s: this file system exchanges no names", other);

@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char removing[] = ".removing";
-
 // "step_" and digits, then `tail`. The step, or -1.
 static int64_t step_of(const char *name, const char *tail) {
     if (strncmp(name, "step_", 5) != 0 || !isdigit((unsigned char)name[5]) ||
@@ -172,9 +170,9 @@ int checkpoint_open_newest(const char *folder, struct checkpoint **out, struct e
 // First out of the way under another name, so that a kill in between leaves no half checkpoint
 // behind.
 static bool remove_one(const char *path) {
-    char gone[CHECKPOINT_PATH_BYTES + sizeof removing];
+    char gone[CHECKPOINT_PATH_BYTES + sizeof CHECKPOINT_REMOVING];
     struct err err = {0};
-    snprintf(gone, sizeof gone, "%s%s", path, removing);
+    snprintf(gone, sizeof gone, "%s%s", path, CHECKPOINT_REMOVING);
     if (file_rename(path, gone, &err) == 0 && file_remove_tree(gone, &err) == 0) return true;
     log_line(LOG_WARN, "an old checkpoint could not be removed: %s", err.text);
     return false;
@@ -259,6 +257,6 @@ int checkpoint_retain(const char *folder, const struct checkpoint_retention *kee
         }
     }
     free(places);
-    remove_named(folder, removing, INT64_MAX);
+    remove_named(folder, CHECKPOINT_REMOVING, INT64_MAX);
     return removed;
 }

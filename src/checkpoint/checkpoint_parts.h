@@ -19,7 +19,7 @@ struct checkpoint {
     int *files;                        // [parts] descriptors, -1: not open
     int files_open;                    // at most CHECKPOINT_MOST_FILES stay open
     struct checkpoint_source *sources; // [parts] of a snapshot; NULL: files of `path`
-    atomic_uint_least64_t read_bytes;
+    atomic_uint_least64_t read_bytes, verified_bytes; // of tensors; of whole parts and headers
 };
 
 enum { CHECKPOINT_MOST_FILES = 256 };
@@ -44,6 +44,8 @@ int checkpoint_read_box(const struct checkpoint *c, int tensor, struct box box, 
 // something without a manifest) changes places with it in one atomic call and is removed
 // afterwards.
 int checkpoint_publish(const char *staging, const char *final, struct err *err);
+
+#define CHECKPOINT_REMOVING ".removing" // behind the name of one that is on its way out
 
 // Folders named as step folders, ascending; free() the list. A folder that does not exist has none.
 struct checkpoint_place {

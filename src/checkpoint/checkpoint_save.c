@@ -160,19 +160,28 @@ static int merge_lists(struct save *s, struct err *err) {
     return 0;
 }
 
+// A file system without exchange: for a moment neither has the name, but what is old goes only when
+// the new one is durable.
+static int make_room(const char *staging, const char *final, const char *old, struct err *err) {
+    if ((file_exists(old) && file_remove_tree(old, err) != 0) || file_rename(final, old, err) != 0)
+        return -1;
+    if (file_rename(staging, final, err) == 0) return 0;
+    file_rename(old, final, NULL);
+    return -1;
+}
+
 int checkpoint_publish(const char *staging, const char *final, struct err *err) {
-    if (!file_exists(final)) return file_rename(staging, final, err);
+    char old[CHECKPOINT_PATH_BYTES + sizeof CHECKPOINT_REMOVING];
     struct err why = {0};
-    if (file_exchange(staging, final, &why) != 0) {
+    if (!file_exists(final)) return file_rename(staging, final, err);
+    if (file_exchange(staging, final, &why) == 0) {
+        snprintf(old, sizeof old, "%s", staging);
+    } else {
         if (why.kind != ERR_INTERNAL) return err_set(err, why.kind, "%s", why.text);
-        // a file system without exchange: the old one makes room first; staging is complete and
-        // stays until then
-        if (file_remove_tree(final, err) != 0) return -1;
-        return file_rename(staging, final, err);
+        snprintf(old, sizeof old, "%s%s", final, CHECKPOINT_REMOVING);
+        if (make_room(staging, final, old, err) != 0) return -1;
     }
-    struct err ignored = {0};
-    file_remove_tree(staging,
-                     &ignored); // the replaced one; a leftover is replaced by the next save
+    file_remove_tree(old, NULL); // what is left of it goes at the next save
     return 0;
 }
 
