@@ -117,8 +117,11 @@ int checkpoint_load(const struct checkpoint *c, const struct tensor *tensors, in
 // Every stored tensor must be asked for by some rank. `copy` and `copies` mean nothing here.
 int checkpoint_load_slices(const struct checkpoint *c, const struct tensor_slice *slices, int count,
                            struct comm_stream *world, struct err *err);
-// Bytes of tensors that this process has read since the opening, the verification not counted.
+// Bytes that this process has read of the parts. All: with its share of the verification, which
+// reads whole parts before anything is loaded (that of snapshots is done in memory and not
+// counted). checkpoint_verified_bytes: that share alone.
 uint64_t checkpoint_read_bytes(const struct checkpoint *c);
+uint64_t checkpoint_verified_bytes(const struct checkpoint *c);
 
 // Which checkpoints stay: the newest `keep_last` (at least 1), every step divisible by `keep_every`
 // (0: none), the pinned ones. The newest valid one always stays. Order is numeric. Only folders of

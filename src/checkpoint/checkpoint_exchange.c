@@ -167,6 +167,7 @@ static int read_run(struct exchange *x, const struct want *w, int64_t row, uint6
         piece->begin +
         (uint64_t)(w->box.row + row - piece->box.row) * (uint64_t)piece->box.columns * width +
         (uint64_t)(w->box.column - piece->box.column) * width + column_bytes;
+    x->c->read_bytes += bytes;
     int result = safetensors_read_file(&file, offset + at, bytes, to, err);
     if (temporary) close(file.fd);
     free(file.path);

@@ -31,6 +31,7 @@ static int read_headers(struct checkpoint *c, struct err *err) {
         struct safetensors file;
         if (checkpoint_part_path(c, i, path, err) != 0 || safetensors_open(path, &file, err) != 0)
             return -1;
+        c->verified_bytes += file.offsets[0];
         int result =
             manifest_add_header(&c->manifest, i, file.tensors, file.count, file.offsets[0], err);
         safetensors_close(&file);
@@ -94,8 +95,9 @@ static int check_presence(const struct checkpoint *c, struct err *err) {
 
 // ---- what is in them
 
-static int hash_part(const struct safetensors *part, const struct manifest_part *expected,
-                     const atomic_bool *stop, struct err *err) {
+static int hash_part(struct checkpoint *c, const struct safetensors *part,
+                     const struct manifest_part *expected, const atomic_bool *stop,
+                     struct err *err) {
     enum { PIECE = 1 << 20 };
     char *piece = malloc(PIECE);
     if (!piece) return err_set(err, ERR_MEMORY, "%s: no memory", part->path);
@@ -106,6 +108,7 @@ static int hash_part(const struct safetensors *part, const struct manifest_part 
         uint64_t now = expected->bytes - at < PIECE ? expected->bytes - at : PIECE;
         result = *stop ? err_set(err, ERR_IO, "another rank has failed")
                        : safetensors_read_file(part, at, now, piece, err);
+        c->verified_bytes += now;
         if (result == 0) hash_put(&hash, piece, (size_t)now);
     }
     free(piece);
@@ -148,7 +151,8 @@ static int verify_part(struct checkpoint *c, int index, const atomic_bool *stop,
                        "; the file is truncated or was changed",
                        path, bytes, expected->bytes);
     if (safetensors_open(path, &part, err) != 0) return -1;
-    int result = hash_part(&part, expected, stop, err);
+    if (part.count > 0) c->verified_bytes += part.offsets[0]; // the header
+    int result = hash_part(c, &part, expected, stop, err);
     if (result == 0) result = compare_header(c, index, &part, err);
     safetensors_close(&part);
     return result;
@@ -236,5 +240,8 @@ const struct tensor *checkpoint_find(const struct checkpoint *c, const char *nam
     return index < 0 ? NULL : &c->manifest.tensors[index];
 }
 uint64_t checkpoint_read_bytes(const struct checkpoint *c) {
-    return c->read_bytes;
+    return c->read_bytes + c->verified_bytes;
+}
+uint64_t checkpoint_verified_bytes(const struct checkpoint *c) {
+    return c->verified_bytes;
 }

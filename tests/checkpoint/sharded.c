@@ -1,7 +1,10 @@
 // Checkpoints of several ranks: what one layout saved, any other loads; who writes and reads how
 // much.
 #include "base/file.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/pieces.h"
+#include "checkpoint/safetensors.h"
+#include "model/families.h"
 #include "spread.h"
 #include "test.h"
 #include <stdatomic.h>
@@ -27,6 +30,23 @@ static void save_all(void *context, struct comm_stream *world, int rank) {
     scene->done++;
 }
 
+static uint64_t share_bytes(const char *checkpoint, int rank, int ranks) {
+    struct manifest m;
+    struct err err = {0};
+    uint64_t sum = 0;
+    CHECK_OK(manifest_read(checkpoint, &m, &err), err);
+    for (int i = rank; i < m.part_count; i += ranks) {
+        char path[4096];
+        struct safetensors part;
+        CHECK_OK(file_join(path, sizeof path, checkpoint, m.parts[i].name, &err), err);
+        CHECK_OK(safetensors_open(path, &part, &err), err);
+        sum += m.parts[i].bytes + part.offsets[0]; // the header once more
+        safetensors_close(&part);
+    }
+    manifest_free(&m);
+    return sum;
+}
+
 static void load_all(void *context, struct comm_stream *world, int rank) {
     struct scene *scene = context;
     struct checkpoint *c;
@@ -38,7 +58,10 @@ static void load_all(void *context, struct comm_stream *world, int rank) {
         checkpoint_load_slices(c, scene->to->slices[rank], scene->to->counts[rank], world, &err),
         err);
     spread_check(scene->to, rank, scene->step);
-    CHECK_EQ_INT(checkpoint_read_bytes(c), scene->to->bytes[rank]); // not a byte more
+    // not a byte more of what it holds, and its share of the parts, whole, to verify them
+    CHECK_EQ_INT(checkpoint_read_bytes(c) - checkpoint_verified_bytes(c), scene->to->bytes[rank]);
+    CHECK_EQ_INT(checkpoint_verified_bytes(c),
+                 share_bytes(checkpoint_path(c), rank, scene->to->ranks));
     checkpoint_close(c);
     scene->done++;
 }
@@ -182,6 +205,58 @@ TEST(copies_write_each_byte_once_and_share_the_work) {
     CHECK(all > data && all < data + 16384); // the rest are headers
     free(r.table);
     free(r.norms);
+}
+
+// ---- who reads how much
+
+struct reading {
+    const char *folder;
+    bool replicas; // each rank holds all; else one of COPIES equal shares of the rows
+    float *data[COPIES];
+    double factor[COPIES]; // bytes read for a byte that the rank holds
+};
+
+static struct tensor_slice rows_of(const struct reading *r, int rank) {
+    struct tensor table = {
+        .name = "embedding.weight", .dims = 2, .shape = {1000, 1000}, .data = r->data[rank]};
+    struct tensor_slice s = checkpoint_whole_slice(&table);
+    s.copy = r->replicas ? rank : 0;
+    s.copies = r->replicas ? COPIES : 1;
+    if (r->replicas) return s;
+    s.rows /= COPIES;
+    s.row = rank * s.rows;
+    return s;
+}
+
+static void save_and_load(void *context, struct comm_stream *world, int rank) {
+    struct reading *r = context;
+    struct model_config model;
+    struct checkpoint_state state = {.step = 1};
+    struct tensor_slice slice = rows_of(r, rank);
+    struct checkpoint *c;
+    struct err err = {0};
+    CHECK_OK(model_preset("llama-15m", &model, NULL), (struct err){0});
+    CHECK_OK(checkpoint_save_slices(r->folder, &model, &slice, 1, &state, 0, world, NULL, &err),
+             err);
+    CHECK_OK(checkpoint_open_newest_world(r->folder, world, &c, &err), err);
+    CHECK_OK(checkpoint_load_slices(c, &slice, 1, world, &err), err);
+    r->factor[rank] = (double)checkpoint_read_bytes(c) / (double)(4 * slice.rows * slice.columns);
+    checkpoint_close(c);
+}
+
+// What a rank holds, and its share of the whole to verify it (docs/checkpoints.md).
+TEST(r66_each_rank_reads_what_it_holds_and_verifies_its_share) {
+    for (int replicas = 0; replicas < 2; replicas++) {
+        struct reading r = {.folder = test_path(replicas ? "replicas" : "shares"),
+                            .replicas = replicas};
+        for (int i = 0; i < COPIES; i++) r.data[i] = calloc(1000 * 1000, sizeof(float));
+        run_ranks(COPIES, 0, save_and_load, &r);
+        double expected = replicas ? 1 + 1.0 / COPIES : 2;
+        for (int i = 0; i < COPIES; i++) {
+            CHECK_CLOSE(r.factor[i], expected, 0.01);
+            free(r.data[i]);
+        }
+    }
 }
 
 // ---- checkpoints of the format before: of one process, without pieces in the manifest
