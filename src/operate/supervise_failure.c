@@ -45,6 +45,8 @@ static enum incident_kind kind_of(const char *name) {
                  {"roll", INCIDENT_SPIKE},
                  {"silent", INCIDENT_CORRUPTION},
                  {"corruption", INCIDENT_CORRUPTION},
+                 {"software", INCIDENT_CORRUPTION}, // or so it looked: no machine is to blame
+                 {"replay", INCIDENT_CORRUPTION},
                  {"checkpoint", INCIDENT_DISK},
                  {"snapshot", INCIDENT_DISK},
                  {"disk", INCIDENT_DISK},
