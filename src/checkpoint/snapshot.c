@@ -1,6 +1,7 @@
 // The memory of snapshots, and what lies where in it. Copying stands in snapshot_copy.c. See
 // snapshot.h.
 #include "base/text.h"
+#include "checkpoint/checkpoint_parts.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/snapshot_state.h"
 #include <inttypes.h>
@@ -91,7 +92,7 @@ static void look_back(struct snapshot *s) {
     }
     bool second = image[1].session != image[0].session ? image[1].session > image[0].session
                                                        : image[1].number > image[0].number;
-    if (image[0].ranks > 0 || image[1].ranks > 0) s->generations[second].number = s->numbers = 1;
+    if (image[0].ranks > 0 || image[1].ranks > 0) s->generations[second].order = s->orders = 1;
 }
 
 int snapshot_open(struct snapshot **out, const struct snapshot_options *options, struct err *err) {
@@ -100,7 +101,7 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options,
     s->options = *options;
     snprintf(s->folder, sizeof s->folder, "%s", options->folder);
     snprintf(s->run, sizeof s->run, "%s", options->run);
-    s->current = -1;
+    s->current = s->newest = -1;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     int result = take_memory(s, err);
@@ -114,6 +115,18 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options,
     s->threaded = true;
     *out = s;
     return 0;
+}
+
+void snapshot_set_session(struct snapshot *s, uint64_t session) {
+    s->options.session = session;
+}
+
+void snapshot_keep(struct snapshot *s, const struct checkpoint *c) {
+    const json_t *all = json_object_get(c->manifest.tree, SNAPSHOT_GENERATIONS_KEY);
+    const json_t *own = json_array_get(all, (size_t)s->options.rank);
+    if (!own) return; // of a disk, or of fewer ranks
+    s->generations[json_integer_value(own) > 0].order = ++s->orders;
+    s->newest = -1; // what was begun is of the past
 }
 
 uint64_t snapshot_bytes(const struct snapshot *s) {

@@ -11,7 +11,9 @@
 //   gen-0/buddy-00003.part, .json  the same of ranks of another host, brought by its agent
 //
 // Data-parallel replicas share the work as in a checkpoint: every byte of the state stands in one
-// rank's image, so one generation of all ranks together is one whole checkpoint.
+// rank's image, so the images of all ranks of one save together are one whole checkpoint. Session
+// and number, which all ranks agree on, say which save: what a rank's host has seen before does not
+// matter, and two saves of the same step (behind a restart, or when a run went back) never mix.
 //
 // A save goes on behind the run: a thread copies the state while the next step computes (the
 // trainer waits for it before weights change, snapshot_wait) and hashes the image, which completes
@@ -65,15 +67,25 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options,
 // Of whom the state is; once, before the first save. The slices' memory must stay where it is.
 int snapshot_slices(struct snapshot *s, const struct tensor_slice *slices, int count,
                     struct err *err);
+// Another one, between saves: clocks of hosts may differ, and what is saved from now on shall count
+// as newer than what was found (snapshot_places.newest_session).
+void snapshot_set_session(struct snapshot *s, uint64_t session);
 void snapshot_close(struct snapshot *s);                 // waits for the copy; the files stay
 void snapshot_remove(struct snapshot *s);                // this rank's files; then only _close
+// The state that the run goes on from, or goes back to: its image of this rank, on whatever host,
+// is written over last, so that it stays whole until a newer one is. Between saves.
+void snapshot_keep(struct snapshot *s, const struct checkpoint *c);
+// The newest one is not complete on all ranks: it is written over next, and the older one stays.
+void snapshot_keep_older(struct snapshot *s);
+bool snapshot_failed(struct snapshot *s); // the newest one is not complete here, and never will be
 uint64_t snapshot_bytes(const struct snapshot *s);       // of both generations, as taken
 uint64_t snapshot_image_bytes(const struct snapshot *s); // what of a generation a state needs
 
 // Begins to copy the state into a generation that no save needs any longer; the slices' memory must
-// not change until snapshot_wait has returned. The generation, or -1 with an error.
+// not change until snapshot_wait has returned. `number` tells the saves of a session apart: the
+// same on all ranks, growing. The generation, or -1 with an error.
 int snapshot_begin(struct snapshot *s, const struct checkpoint_state *state,
-                   const struct model_config *model, struct err *err);
+                   const struct model_config *model, uint64_t number, struct err *err);
 // Copies what is left, with all threads. Seconds that the caller stood still; 0 when nothing was
 // under way.
 double snapshot_wait(struct snapshot *s);
@@ -119,6 +131,8 @@ struct snapshot_places {
     // all.
     bool (*fits)(void *context, const struct checkpoint *snapshot);
     void *context;
+    // Set to the newest session of all images that were found (0: none); NULL: not wanted.
+    uint64_t *newest_session;
 };
 struct snapshot_choice {
     int back;          // so many states before the newest

@@ -114,7 +114,7 @@ static int choose(struct snapshot *s) {
     for (int g = 0; g < SNAPSHOT_GENERATIONS; g++) {
         const struct generation *one = &s->generations[g];
         if (one->held > 0 || g == s->current) continue;
-        if (best < 0 || one->number < s->generations[best].number) best = g;
+        if (best < 0 || one->order < s->generations[best].order) best = g;
     }
     return best;
 }
@@ -145,7 +145,7 @@ static int clear(struct snapshot *s, struct generation *g, struct err *err) {
 }
 
 int snapshot_begin(struct snapshot *s, const struct checkpoint_state *state,
-                   const struct model_config *model, struct err *err) {
+                   const struct model_config *model, uint64_t number, struct err *err) {
     pthread_mutex_lock(&s->lock);
     int chosen = s->current < 0 ? choose(s) : -1;
     pthread_mutex_unlock(&s->lock);
@@ -153,7 +153,9 @@ int snapshot_begin(struct snapshot *s, const struct checkpoint_state *state,
         return err_set(err, ERR_INTERNAL, "no generation of snapshots is free");
     struct generation *g = &s->generations[chosen];
     s->begin = clock_seconds();
-    g->number = ++s->numbers;
+    g->number = number;
+    g->order = ++s->orders;
+    s->newest = chosen;
     g->step = state->step;
     g->state = GENERATION_EMPTY;
     g->why = (struct err){0};
@@ -169,6 +171,18 @@ int snapshot_begin(struct snapshot *s, const struct checkpoint_state *state,
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
     return chosen;
+}
+
+bool snapshot_failed(struct snapshot *s) {
+    pthread_mutex_lock(&s->lock);
+    bool failed = s->newest >= 0 && s->newest != s->current &&
+                  s->generations[s->newest].state != GENERATION_WHOLE;
+    pthread_mutex_unlock(&s->lock);
+    return failed;
+}
+
+void snapshot_keep_older(struct snapshot *s) {
+    if (s->newest >= 0) s->generations[s->newest].order = 0;
 }
 
 double snapshot_wait(struct snapshot *s) {

@@ -126,6 +126,9 @@ static int list_all(struct finding *f, struct err *err) {
     if (f->places->run &&
         gather_images(&f->gather, f->places->memory, f->places->run, f->world, err) != 0)
         return -1;
+    for (int64_t i = 0; f->places->newest_session && i < f->gather.count; i++)
+        if (f->gather.records[i].image.session > *f->places->newest_session)
+            *f->places->newest_session = f->gather.records[i].image.session;
     return together_run(f->world, "rank", add_memory, f, err);
 }
 
@@ -199,6 +202,7 @@ int snapshot_open_newest(const struct snapshot_places *places, const struct snap
                          struct err *err) {
     struct finding f = {.places = places, .choice = choice, .world = world};
     struct checkpoint *found = NULL;
+    if (places->newest_session) *places->newest_session = 0;
     int result = list_all(&f, err);
     if (result == 0) result = try_all(&f, &found, from, err);
     if (result == 0 && !found) // on all ranks or on none

@@ -330,6 +330,17 @@ static int share_text(struct opening *o, int rank, struct err *err) {
     return 0; // a text that cannot be read fails in merge, on all ranks alike
 }
 
+// Where the images of the state lie, by rank: copies of one have the same number as it.
+static json_t *list_generations(const struct opening *o) {
+    json_t *all = json_array();
+    for (int rank = 0; rank < o->state->ranks; rank++) {
+        int generation = 0;
+        sscanf(o->g->records[o->chosen[rank]].name, SNAPSHOT_GENERATION, &generation);
+        json_array_append_new(all, json_integer(generation));
+    }
+    return all;
+}
+
 static json_t *merge(const struct opening *o, struct err *err) {
     json_t *lists = manifest_lists();
     int result = lists ? 0 : err_set(err, ERR_MEMORY, "no memory for the lists of a snapshot");
@@ -338,6 +349,7 @@ static json_t *merge(const struct opening *o, struct err *err) {
                                 : err_set(err, ERR_DATA, "the lists of rank %d are damaged", rank);
     json_t *tree = result == 0 ? json_copy(o->trees[0]) : NULL;
     if (tree) json_object_update(tree, lists);
+    if (tree) json_object_set_new(tree, SNAPSHOT_GENERATIONS_KEY, list_generations(o));
     json_decref(lists);
     return tree;
 }

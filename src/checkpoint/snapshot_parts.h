@@ -5,6 +5,8 @@
 #include "checkpoint/snapshot.h"
 
 #define SNAPSHOT_GENERATION "gen-%d"
+// In the tree of a state that was put together from images: their generations, by rank.
+#define SNAPSHOT_GENERATIONS_KEY "generations"
 
 // The text of a .json, parsed and compared with its own hash. The caller releases the tree.
 json_t *snapshot_read_tree(const char *text, size_t bytes, const char *where,

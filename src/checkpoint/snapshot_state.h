@@ -23,6 +23,7 @@ struct generation {
     struct file_shared memory;
     enum generation_state state;
     uint64_t number;
+    uint64_t order; // of this process: the lowest is written over first
     int64_t step;
     int held;
     json_t *tree;
@@ -38,7 +39,7 @@ struct snapshot {
     struct image_part *images; // [parts]
     struct block *blocks;
     int block_count, block_capacity;
-    uint64_t image_bytes, numbers;
+    uint64_t image_bytes, orders;
     struct generation generations[SNAPSHOT_GENERATIONS];
 
     pthread_t thread;
@@ -46,6 +47,7 @@ struct snapshot {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int current;                  // generation that is copied or sealed; -1: none
+    int newest;                   // generation that was begun last; -1: none yet
     atomic_int next, done;        // blocks
     double begin, copied, sealed; // clock; seconds
 };

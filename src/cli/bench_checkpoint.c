@@ -135,9 +135,10 @@ static int one_step(struct bench *b, struct err *err) {
 
 static int begin_save(struct bench *b, struct err *err) {
     struct checkpoint_state state = {.step = b->step, .config = "", .binary = "", .isa = ""};
-    int generation = snapshot_begin(b->snapshot, &state, &b->config->model, err);
+    uint64_t number = (uint64_t)++b->saves;
+    int generation = snapshot_begin(b->snapshot, &state, &b->config->model, number, err);
     if (generation < 0) return -1;
-    saver_begin(b->saver, b->step, generation, 1, (uint64_t)++b->saves);
+    saver_begin(b->saver, b->step, generation, 1, number);
     return 0;
 }
 

@@ -180,9 +180,8 @@ void run_saves_measure(struct run *run, double blocking, double persist) {
 static void begin_writing(struct run *run) {
     struct run_saves *s = &run->saves;
     s->next.waits = false;
-    s->number++;
     if (s->next.generation >= 0)
-        saver_begin(s->saver, s->next.step, s->next.generation, s->session, s->number);
+        saver_begin(s->saver, s->next.step, s->next.generation, s->session, s->next.number);
     else
         saver_begin_failed(s->saver, s->next.step, &s->next.why);
 }
@@ -244,10 +243,13 @@ int run_save_behind(struct run *run, struct err *err) {
     run_fault_save(run);
     double begin = record_begin(&run->lane);
     struct checkpoint_state state = run_state(run);
+    if (run->signals[SIGNAL_SNAPSHOT_FAILED]) snapshot_keep_older(s->snapshot);
     s->next.step = run->step;
     s->next.why = (struct err){0};
     s->next.waits = true;
-    s->next.generation = snapshot_begin(s->snapshot, &state, &run->config->model, &s->next.why);
+    s->next.number = ++s->number;
+    s->next.generation =
+        snapshot_begin(s->snapshot, &state, &run->config->model, s->next.number, &s->next.why);
     json_decref((json_t *)state.extra);
     record_end(&run->lane, RECORD_CHECKPOINT, "snapshot", run->step, begin);
     s->stall = clock_seconds() - clock;
@@ -281,6 +283,7 @@ void run_saves_report(struct run *run) {
     if (s->saver) saver_report(s->saver, &signals[SIGNAL_SAVE]);
     if (s->second) saver_report(s->second, &signals[SIGNAL_COPY]);
     signals[SIGNAL_SNAPSHOT_BUSY] = s->snapshot && snapshot_busy(s->snapshot);
+    signals[SIGNAL_SNAPSHOT_FAILED] = s->snapshot && snapshot_failed(s->snapshot);
     signals[SIGNAL_SAVE_DUE] = run_leads(run) &&
                                run->config->checkpoint_interval == INTERVAL_AUTO &&
                                interval_is_over(run);

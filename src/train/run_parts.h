@@ -25,7 +25,8 @@ enum run_signal {
     SIGNAL_SAVE,     // what saver_report tells, SAVER_SLOTS integers
     SIGNAL_COPY = SIGNAL_SAVE + SAVER_SLOTS,
     SIGNAL_SNAPSHOT_BUSY = SIGNAL_COPY + SAVER_SLOTS,
-    SIGNAL_SAVE_DUE, // of rank 0
+    SIGNAL_SNAPSHOT_FAILED, // the newest one is not complete and never will be
+    SIGNAL_SAVE_DUE,        // of rank 0
     RUN_SIGNALS
 };
 

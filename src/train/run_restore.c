@@ -65,6 +65,7 @@ static int load_state(struct run *run, struct checkpoint *c, const char *from, s
     free(slices);
     if (result != 0) return -1;
     engine_weights_changed(run->engine);
+    if (run->saves.snapshot) snapshot_keep(run->saves.snapshot, c);
     int64_t bad = 0;
     struct json_at at = {(json_t *)state->extra, checkpoint_path(c)};
     run->step = run->saved_step = run->result->resumed_from = state->step;
@@ -191,13 +192,23 @@ static struct snapshot_places places_of(struct run *run) {
                                     .context = run};
 }
 
+// What this process saves is newer than what any has saved before it, whatever clocks say.
+static void come_after(struct run *run, uint64_t session) {
+    if (session < run->saves.session) return;
+    run->saves.session = session + 1;
+    if (run->saves.snapshot) snapshot_set_session(run->saves.snapshot, session + 1);
+}
+
 int run_restore(struct run *run, struct err *err) {
     const struct train_config *config = run->config;
     struct snapshot_places places = places_of(run);
     struct snapshot_choice choice = {.back = config->states_back, .most_step = -1};
     struct checkpoint *c = NULL;
     const char *from = "";
+    uint64_t before;
+    places.newest_session = &before;
     if (snapshot_open_newest(&places, &choice, run->world, &c, &from, err) != 0) return -1;
+    come_after(run, before);
     if (!c && config->states_back > 0)
         log_line(LOG_WARN,
                  "there is no state so far back as checkpoint.back=%d; the run begins anew",

@@ -24,6 +24,7 @@ struct run_saves {
     struct {
         bool waits;
         int generation;
+        uint64_t number;
         int64_t step;
         struct err why;                // the snapshot could not be begun here
     } next;                            // the newest snapshot, while an older one is being written

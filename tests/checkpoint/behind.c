@@ -37,8 +37,7 @@ int behind_begin(struct behind *b, int64_t step) {
     struct model_config model;
     struct checkpoint_state state = {.step = step, .samples = 3 * step, .config = "a: 1\n"};
     CHECK_OK(model_preset("llama-15m", &model, NULL), (struct err){0});
-    int generation = snapshot_begin(b->snapshot, &state, &model, &err);
-    b->number++;
+    int generation = snapshot_begin(b->snapshot, &state, &model, ++b->number, &err);
     if (generation >= 0)
         saver_begin(b->saver, step, generation, 7, b->number);
     else

@@ -311,7 +311,7 @@ static void save_to_memory(struct rank *r, struct engine *e, int64_t step) {
     state_slices(e, &slices, &count);
     CHECK_OK(snapshot_slices(s, slices, count, &err), err);
     struct checkpoint_state state = {.step = step, .config = "a: 1\n"};
-    CHECK(snapshot_begin(s, &state, &r->world->model.config, &err) >= 0);
+    CHECK(snapshot_begin(s, &state, &r->world->model.config, 1, &err) >= 0);
     snapshot_wait(s);
     snapshot_close(s); // behind its completion
     free(slices);
