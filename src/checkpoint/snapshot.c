@@ -31,29 +31,50 @@ static uint64_t available_bytes(void) {
     return kilobytes * 1024;
 }
 
-static int check_room(const struct snapshot *s, struct err *err) {
-    uint64_t there = available_bytes(), missing = 0, size;
-    char need[32], besides[32], has[32];
+static int name_part(const struct snapshot_options *o, int generation,
+                     char out[CHECKPOINT_PATH_BYTES], struct err *err) {
+    char name[64];
+    snprintf(name, sizeof name, SNAPSHOT_GENERATION "/rank-%05d.part", generation, o->rank);
+    return file_join(out, CHECKPOINT_PATH_BYTES, o->folder, name, err);
+}
+
+void snapshot_room(const struct snapshot_options *o, struct snapshot_room *out) {
+    *out = (struct snapshot_room){
+        .besides_bytes = o->other_bytes, .available_bytes = available_bytes(), .ranks = 1};
     for (int g = 0; g < SNAPSHOT_GENERATIONS; g++) {
-        bool old = file_size(s->generations[g].part, &size, NULL) == 0;
-        if (!old) size = 0;
-        if (size < s->options.generation_bytes) missing += s->options.generation_bytes - size;
+        char part[CHECKPOINT_PATH_BYTES];
+        uint64_t size = 0;
+        if (name_part(o, g, part, NULL) != 0 || file_size(part, &size, NULL) != 0) size = 0;
+        if (size < o->generation_bytes) out->missing_bytes += o->generation_bytes - size;
     }
-    if (there == 0 || missing == 0 || missing + s->options.other_bytes <= there) return 0;
+}
+
+void snapshot_room_add(struct snapshot_room *sum, const struct snapshot_room *more) {
+    sum->missing_bytes += more->missing_bytes;
+    sum->besides_bytes += more->besides_bytes;
+    if (more->available_bytes < sum->available_bytes) sum->available_bytes = more->available_bytes;
+    sum->ranks += more->ranks;
+}
+
+static int check_room(const struct snapshot *s, struct err *err) {
+    struct snapshot_room r = s->options.room;
+    char need[32], besides[32], has[32], who[48] = "";
+    if (r.ranks == 0) snapshot_room(&s->options, &r);
+    if (r.available_bytes == 0 || r.missing_bytes == 0 ||
+        r.missing_bytes + r.besides_bytes <= r.available_bytes)
+        return 0;
+    if (r.ranks > 1) snprintf(who, sizeof who, " of %d ranks here", (int)r.ranks);
     return err_set(err, ERR_MEMORY,
-                   "%s: two generations of snapshots need %s and the run %s besides; the machine "
-                   "has %s left",
-                   s->folder, text_bytes(missing, need),
-                   text_bytes(s->options.other_bytes, besides), text_bytes(there, has));
+                   "%s: two generations of snapshots%s need %s and the run %s besides; the "
+                   "machine has %s left",
+                   s->folder, who, text_bytes(r.missing_bytes, need),
+                   text_bytes(r.besides_bytes, besides), text_bytes(r.available_bytes, has));
 }
 
 static int name_files(struct snapshot *s, struct err *err) {
     for (int g = 0; g < SNAPSHOT_GENERATIONS; g++) {
-        char name[64];
         struct generation *generation = &s->generations[g];
-        snprintf(name, sizeof name, SNAPSHOT_GENERATION "/rank-%05d.part", g, s->options.rank);
-        if (file_join(generation->part, sizeof generation->part, s->folder, name, err) != 0)
-            return -1;
+        if (name_part(&s->options, g, generation->part, err) != 0) return -1;
         memcpy(generation->json, generation->part, sizeof generation->json);
         strcpy(strrchr(generation->json, '.'), ".json");
     }
@@ -67,12 +88,11 @@ static int take_memory(struct snapshot *s, struct err *err) {
         struct generation *generation = &s->generations[g];
         memcpy(folder, generation->part, sizeof folder);
         *strrchr(folder, '/') = 0;
-        bool old = file_exists(generation->part);
+        generation->made = !file_exists(generation->part);
         if (file_make_folders(folder, err) == 0 &&
             file_shared_open(&generation->memory, generation->part, s->options.generation_bytes,
                              err) == 0)
             continue;
-        if (!old) file_remove(generation->part, NULL);
         if (err) err->kind = ERR_MEMORY;
         return err_context(err, "no room for snapshots");
     }
@@ -100,6 +120,7 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options,
     if (!s) return err_set(err, ERR_MEMORY, "no memory for snapshots");
     s->options = *options;
     snprintf(s->folder, sizeof s->folder, "%s", options->folder);
+    s->options.folder = s->folder;
     snprintf(s->run, sizeof s->run, "%s", options->run);
     s->current = s->newest = -1;
     pthread_mutex_init(&s->lock, NULL);
@@ -109,7 +130,7 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options,
     if (result == 0 && pthread_create(&s->thread, NULL, snapshot_serve, s) != 0)
         result = err_set(err, ERR_MEMORY, "no thread for snapshots could be started");
     if (result != 0) {
-        snapshot_close(s);
+        snapshot_give_back(s);
         return -1;
     }
     s->threaded = true;
@@ -166,6 +187,12 @@ void snapshot_close(struct snapshot *s) {
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->changed);
     free(s);
+}
+
+void snapshot_give_back(struct snapshot *s) {
+    for (int g = 0; s && g < SNAPSHOT_GENERATIONS; g++)
+        if (s->generations[g].made) file_remove(s->generations[g].part, NULL);
+    snapshot_close(s);
 }
 
 void snapshot_remove(struct snapshot *s) {

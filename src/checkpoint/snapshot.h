@@ -29,6 +29,10 @@ enum { SNAPSHOT_GENERATIONS = 2, SNAPSHOT_RUN_BYTES = 17 };
 // ---- where they lie
 // The run of a folder: 16 hex digits from its real path and RUN/run-id, which is made when absent.
 int snapshot_run_id(const char *run_folder, char out[SNAPSHOT_RUN_BYTES], struct err *err);
+// FOLDER/weft-<uid>, made where it is absent: whoever can write in FOLDER could have made it first,
+// so it must be a folder of this user in which nobody else can write, or nothing in it is to be
+// trusted (ERR_USAGE). Before anything below it is read or written.
+int snapshot_home(const char *folder, struct err *err);
 // FOLDER/weft-<uid>/<run>
 int snapshot_run_folder(const char *folder, const char *run, char out[CHECKPOINT_PATH_BYTES],
                         struct err *err);
@@ -47,6 +51,12 @@ void snapshot_discard_newer(const char *run_folder, int64_t step);
 void snapshot_tidy(const char *run_folder, int ranks);
 
 // ---- memory
+struct snapshot_room {        // what is to be taken, and what there is to take it from
+    uint64_t missing_bytes;   // of both generations: what is not there yet
+    uint64_t besides_bytes;   // that will be taken for other things
+    uint64_t available_bytes; // that the machine can still give, by its own estimate; 0: not known
+    int64_t ranks;            // whose need this is; 0: nobody has looked yet
+};
 struct snapshot_options {
     const char *folder; // snapshot_run_folder
     const char *run;
@@ -56,7 +66,13 @@ struct snapshot_options {
     uint64_t part_bytes;       // checkpoint.part_size
     int threads;               // that copy while the trainer stands still
     uint64_t other_bytes; // that this process will take besides, to judge whether there is room
+    // Of all ranks that take memory of this machine at the same time, as it was before the first of
+    // them did; ranks 0: this one is alone.
+    struct snapshot_room room;
 };
+// Of this rank alone.
+void snapshot_room(const struct snapshot_options *options, struct snapshot_room *out);
+void snapshot_room_add(struct snapshot_room *sum, const struct snapshot_room *more);
 // Grows with time, so that the newer of two sessions is known.
 uint64_t snapshot_new_session(void);
 
@@ -70,8 +86,10 @@ int snapshot_slices(struct snapshot *s, const struct tensor_slice *slices, int c
 // Another one, between saves: clocks of hosts may differ, and what is saved from now on shall count
 // as newer than what was found (snapshot_places.newest_session).
 void snapshot_set_session(struct snapshot *s, uint64_t session);
-void snapshot_close(struct snapshot *s);                 // waits for the copy; the files stay
-void snapshot_remove(struct snapshot *s);                // this rank's files; then only _close
+void snapshot_close(struct snapshot *s); // waits for the copy; the files stay
+// Instead, where others got no room: files that were not there before go.
+void snapshot_give_back(struct snapshot *s);
+void snapshot_remove(struct snapshot *s); // this rank's files; then only _close
 // The state that the run goes on from, or goes back to: its image of this rank, on whatever host,
 // is written over last, so that it stays whole until a newer one is. Between saves.
 void snapshot_keep(struct snapshot *s, const struct checkpoint *c);

@@ -3,12 +3,14 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "checkpoint/snapshot_parts.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 // ---- the run
@@ -50,17 +52,54 @@ int snapshot_run_id(const char *run_folder, char out[SNAPSHOT_RUN_BYTES], struct
     return result;
 }
 
+static int home_folder(const char *folder, char out[CHECKPOINT_PATH_BYTES], struct err *err) {
+    char name[64];
+    snprintf(name, sizeof name, "weft-%lu", (unsigned long)getuid());
+    return file_join(out, CHECKPOINT_PATH_BYTES, folder, name, err);
+}
+
+// Not through a link: what it leads to may be anybody's.
+static int check_home(const char *path, struct err *err) {
+    struct stat s;
+    const char *wrong = NULL;
+    if (lstat(path, &s) != 0) return err_set_errno(err, "%s: cannot be looked at", path);
+    if (!S_ISDIR(s.st_mode))
+        wrong = "is no folder";
+    else if (s.st_uid != geteuid())
+        wrong = "belongs to another user";
+    else if (s.st_mode & (S_IWGRP | S_IWOTH))
+        wrong = "can be written by others";
+    if (wrong)
+        return err_set(err, ERR_USAGE,
+                       "%s %s: what lies there is not to be trusted; remove it, or give another "
+                       "checkpoint.snapshot_folder",
+                       path, wrong);
+    if ((s.st_mode & 0777) != 0700 && chmod(path, 0700) != 0) // of an earlier version
+        return err_set_errno(err, "%s: cannot be kept from others", path);
+    return 0;
+}
+
+int snapshot_home(const char *folder, struct err *err) {
+    char path[CHECKPOINT_PATH_BYTES];
+    if (file_make_folders(folder, err) != 0 || home_folder(folder, path, err) != 0) return -1;
+    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+        return err_set_errno(err, "%s: cannot make the folder", path);
+    return check_home(path, err);
+}
+
 int snapshot_run_folder(const char *folder, const char *run, char out[CHECKPOINT_PATH_BYTES],
                         struct err *err) {
-    char name[64];
-    snprintf(name, sizeof name, "weft-%lu/%.16s", (unsigned long)getuid(), run);
-    return file_join(out, CHECKPOINT_PATH_BYTES, folder, name, err);
+    char home[CHECKPOINT_PATH_BYTES], name[SNAPSHOT_RUN_BYTES];
+    snprintf(name, sizeof name, "%.16s", run);
+    if (home_folder(folder, home, err) != 0) return -1;
+    return file_join(out, CHECKPOINT_PATH_BYTES, home, name, err);
 }
 
 int snapshot_forget(const char *folder, const char *run, struct err *err) {
     char path[CHECKPOINT_PATH_BYTES];
     if (snapshot_run_folder(folder, run, path, err) != 0) return -1;
-    return file_exists(path) ? file_remove_tree(path, err) : 0;
+    if (!file_exists(path)) return 0;
+    return snapshot_home(folder, err) == 0 ? file_remove_tree(path, err) : -1;
 }
 
 // Calls for every .json of a run's folder.

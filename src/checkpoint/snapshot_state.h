@@ -21,6 +21,7 @@ enum generation_state { GENERATION_EMPTY, GENERATION_COPY, GENERATION_SEAL, GENE
 struct generation {
     char part[CHECKPOINT_PATH_BYTES], json[CHECKPOINT_PATH_BYTES];
     struct file_shared memory;
+    bool made; // its file was not there before
     enum generation_state state;
     uint64_t number;
     uint64_t order; // of this process: the lowest is written over first

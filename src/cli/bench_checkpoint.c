@@ -285,6 +285,7 @@ static int open_all(struct bench *b, struct err *err) {
             b->arguments->folder);
     if (file_make_folders(b->arguments->folder, err) != 0 ||
         snapshot_run_id(b->arguments->folder, b->run, err) != 0 ||
+        snapshot_home(c->snapshot_folder, err) != 0 ||
         snapshot_run_folder(c->snapshot_folder, b->run, b->memory, err) != 0 ||
         file_join(b->disk, sizeof b->disk, b->arguments->folder, "checkpoints", err) != 0 ||
         device_cpu_open(&b->device, &cpu, err) != 0 ||

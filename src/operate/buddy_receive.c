@@ -41,7 +41,7 @@ static int open_part(const struct offer *o, const char *folder, int *file, struc
     snprintf(path, sizeof path, "%s/gen-%d", folder, o->generation);
     if (file_make_folders(path, err) != 0) return -1;
     if (unlink(o->json) != 0 && errno != ENOENT) return err_set_errno(err, "%s", o->json);
-    int fd = open(o->part, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    int fd = open(o->part, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return err_set_errno(err, "%s", o->part);
     int error =
         ftruncate(fd, (off_t)o->is.bytes) != 0 ? errno : posix_fallocate(fd, 0, (off_t)o->is.bytes);

@@ -179,7 +179,7 @@ static bool says(const json_t *message, const char *type) {
 static int send_image(struct buddy_link *link, const struct image *p, struct err *err) {
     char path[4352];
     snprintf(path, sizeof path, "%s/gen-%d/%s.part", link->target.folder, p->generation, p->name);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (file < 0) return 0;
     json_t *answer = announce(link, p, err), *end = NULL;
     if (answer && !says(answer, "go")) {

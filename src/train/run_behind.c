@@ -38,11 +38,12 @@ static bool has_buddies(const struct run *run) {
     return false;
 }
 
-static int take_memory(struct run *run, const struct engine_options *options, struct err *err) {
+static int plan_memory(struct run *run, const struct engine_options *options,
+                       struct snapshot_options *out, struct err *err) {
     struct memory_plan totals;
     if (engine_plan_totals(&totals, &run->model, &run->device, options, NULL, err) != 0) return -1;
     uint64_t snapshots = memory_plan_kind_bytes(&totals, BUFFER_SNAPSHOT);
-    struct snapshot_options own = {
+    *out = (struct snapshot_options){
         .folder = run->saves.memory,
         .run = run->saves.id,
         .rank = run->rank,
@@ -52,18 +53,29 @@ static int take_memory(struct run *run, const struct engine_options *options, st
         .part_bytes = run->config->part_bytes,
         .threads = run->device.threads,
         .other_bytes = totals.total_bytes - snapshots};
-    return snapshot_open(&run->saves.snapshot, &own, err);
+    return 0;
+}
+
+// On all ranks or on none. `home`: whether there is a folder to trust.
+static int take_memory(struct run *run, const struct engine_options *options, int home,
+                       struct err *err) {
+    struct snapshot_options own;
+    if (home == 0) home = plan_memory(run, options, &own, err);
+    if (run_agree(run, home, err) != 0 || run_snapshot_room(run, &own, err) != 0) return -1;
+    return run_agree(run, snapshot_open(&run->saves.snapshot, &own, err), err);
 }
 
 int run_saves_open(struct run *run, struct engine_options *options, struct err *err) {
     struct run_saves *s = &run->saves;
+    struct err why = {0};
     s->durable_step = s->copied_step = s->wanted_copy = s->last_step = -1;
     if (run_agree(run, agree_on_run(run, err), err) != 0) return -1;
+    int home = snapshot_home(run->config->snapshot_folder, &why);
+    if (home != 0) s->memory[0] = 0;
     if (options->snapshots == 0) return 0;
     if (has_buddies(run)) options->snapshots = 2;
-    struct err why = {0};
-    snapshot_sweep(run->config->snapshot_folder);
-    if (run_agree(run, take_memory(run, options, &why), &why) == 0) {
+    if (home == 0) snapshot_sweep(run->config->snapshot_folder);
+    if (take_memory(run, options, home, &why) == 0) {
         snapshot_mark(s->memory, run->config->folder);
         return 0;
     }
@@ -76,7 +88,7 @@ int run_saves_open(struct run *run, struct engine_options *options, struct err *
              "no snapshots in memory: %s; checkpoints are written straight to disk, and "
              "the run waits for each",
              why.text);
-    snapshot_close(s->snapshot);
+    snapshot_give_back(s->snapshot);
     s->snapshot = NULL;
     options->snapshots = 0;
     return 0;

@@ -173,7 +173,7 @@ static int load_initial(struct run *run, struct err *err) {
 
 // States newer than the one that was loaded shall not be taken for the newest again.
 static int set_aside_newer(struct run *run, struct err *err) {
-    snapshot_discard_newer(run->saves.memory, run->step);
+    if (run->saves.memory[0]) snapshot_discard_newer(run->saves.memory, run->step);
     if (!run_leads(run)) return 0;
     const char *second = run->config->second_folder;
     if (checkpoint_set_aside(run->config->checkpoint_folder, run->step, err) != 0) return -1;
@@ -184,7 +184,8 @@ static int set_aside_newer(struct run *run, struct err *err) {
 // empty.
 static struct snapshot_places places_of(struct run *run) {
     const struct train_config *c = run->config;
-    return (struct snapshot_places){.memory = c->resume ? run->saves.memory : NULL,
+    return (struct snapshot_places){.memory = c->resume && run->saves.memory[0] ? run->saves.memory
+                                                                                : NULL,
                                     .run = c->resume ? run->saves.id : NULL,
                                     .disk = c->checkpoint_folder,
                                     .second = c->second_folder[0] ? c->second_folder : NULL,

@@ -3,6 +3,7 @@
 //
 //   run_save.c      a save that the run waits for; the last one; what is reported of saves
 //   run_behind.c    snapshots in memory, and writing behind the run
+//   run_room.c      whether there is memory for snapshots
 //   run_restore.c   the newest state, an older one, a model's folder, or initial weights
 #pragma once
 #include "checkpoint/saver.h"
@@ -13,14 +14,14 @@
 struct run;
 
 struct run_saves {
-    char id[SNAPSHOT_RUN_BYTES]; // of the run
-    char memory[CHECKPOINT_PATH_BYTES];
-    uint64_t session, number;  // of this process; of saves begun
-    struct snapshot *snapshot; // NULL: saves are written straight to disk
-    struct saver *saver;       // from snapshots
-    struct saver *second;      // to checkpoint.second_folder
-    bool due;                  // one could not begin yet
-    bool told_late;            // and that was said
+    char id[SNAPSHOT_RUN_BYTES];        // of the run
+    char memory[CHECKPOINT_PATH_BYTES]; // of snapshots on this host; "": none that is to be trusted
+    uint64_t session, number;           // of this process; of saves begun
+    struct snapshot *snapshot;          // NULL: saves are written straight to disk
+    struct saver *saver;                // from snapshots
+    struct saver *second;               // to checkpoint.second_folder
+    bool due;                           // one could not begin yet
+    bool told_late;                     // and that was said
     struct {
         bool waits;
         int generation;
@@ -39,6 +40,8 @@ struct run_saves {
 
 // Before the engine takes its memory: that of snapshots, or options->snapshots becomes 0.
 int run_saves_open(struct run *run, struct engine_options *options, struct err *err);
+// Fills own->room with the needs of all ranks on this host. Collective.
+int run_snapshot_room(struct run *run, struct snapshot_options *own, struct err *err);
 int run_saves_attach(struct run *run, struct err *err); // when the engine is open
 void run_saves_close(struct run *run);
 // At an orderly end, when all saves are done: what lies in memory goes, unless it soon goes on.
