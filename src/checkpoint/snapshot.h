@@ -45,9 +45,13 @@ void snapshot_sweep(const char *folder);
 // Notes which run folder the snapshots below `memory` (snapshot_run_folder) belong to, where this
 // host sees it.
 void snapshot_mark(const char *memory, const char *run_folder);
-// On this host: images of newer states than `step` no longer count; files of ranks that there are
-// no longer go.
-void snapshot_discard_newer(const char *run_folder, int64_t step);
+// On this host: images of newer states than `step` that were saved up to `session` and `number` no
+// longer count, those neither that an agent is just bringing (snapshot_is_discarded). -1: those may.
+struct snapshot_image;
+int snapshot_discard_newer(const char *run_folder, int64_t step, uint64_t session, uint64_t number,
+                           struct err *err);
+bool snapshot_is_discarded(const char *run_folder, const struct snapshot_image *image);
+// Files of ranks that there are no longer go.
 void snapshot_tidy(const char *run_folder, int ranks);
 
 // ---- memory
@@ -70,6 +74,9 @@ struct snapshot_options {
     // them did; ranks 0: this one is alone.
     struct snapshot_room room;
 };
+uint64_t snapshot_available_bytes(void); // see struct snapshot_room
+// Test hook: what that says from now on; 0 turns it off.
+void snapshot_pretend_available(uint64_t bytes);
 // Of this rank alone.
 void snapshot_room(const struct snapshot_options *options, struct snapshot_room *out);
 void snapshot_room_add(struct snapshot_room *sum, const struct snapshot_room *more);

@@ -103,8 +103,8 @@ int snapshot_forget(const char *folder, const char *run, struct err *err) {
 }
 
 // Calls for every .json of a run's folder.
-static void each_image(const char *folder, void (*call)(const char *json, int64_t argument),
-                       int64_t argument) {
+static void each_image(const char *folder, void (*call)(const char *json, const void *argument),
+                       const void *argument) {
     for (int g = 0; g < SNAPSHOT_GENERATIONS; g++) {
         char path[CHECKPOINT_PATH_BYTES], file[CHECKPOINT_PATH_BYTES], name[32], **names;
         size_t count;
@@ -120,32 +120,72 @@ static void each_image(const char *folder, void (*call)(const char *json, int64_
     }
 }
 
-static void discard_newer(const char *json, int64_t step) {
+struct discarded { // saves up to this one, of newer states than `step`
+    int64_t step, session, number;
+};
+
+static bool is_discarded(const struct discarded *d, const struct snapshot_image *image) {
+    uint64_t session = (uint64_t)d->session;
+    bool before =
+        image->session != session ? image->session < session : image->number <= (uint64_t)d->number;
+    return before && image->step > d->step;
+}
+
+static void discard(const char *json, const void *discarded) {
     struct snapshot_image image;
     char *text;
     size_t bytes;
     if (file_read(json, 0, &text, &bytes, NULL) != 0) return; // another rank was quicker
-    if (snapshot_read_image(text, bytes, json, &image, NULL) != 0 || image.step > step)
+    if (snapshot_read_image(text, bytes, json, &image, NULL) != 0 ||
+        is_discarded(discarded, &image))
         file_remove(json, NULL);
     free(text);
 }
 
-void snapshot_discard_newer(const char *run_folder, int64_t step) {
-    each_image(run_folder, discard_newer, step);
+static const char discarded_name[] = "discarded";
+
+// First it is written down, then what lies there goes: what comes in between is seen by one of the
+// two.
+int snapshot_discard_newer(const char *run_folder, int64_t step, uint64_t session, uint64_t number,
+                           struct err *err) {
+    char path[CHECKPOINT_PATH_BYTES], text[128];
+    struct discarded d = {step, (int64_t)session, (int64_t)number};
+    if (!file_is_folder(run_folder)) return 0; // nor is there anything in it
+    int result = file_join(path, sizeof path, run_folder, discarded_name, err);
+    int size = snprintf(text, sizeof text,
+                        "{\"step\":%" PRId64 ",\"session\":%" PRId64 ",\"number\":%" PRId64 "}\n",
+                        d.step, d.session, d.number);
+    if (result == 0) result = file_replace(path, text, (size_t)size, err);
+    each_image(run_folder, discard, &d);
+    return result;
 }
 
-static void tidy(const char *json, int64_t ranks) {
+bool snapshot_is_discarded(const char *run_folder, const struct snapshot_image *image) {
+    char path[CHECKPOINT_PATH_BYTES];
+    struct discarded d;
+    if (file_join(path, sizeof path, run_folder, discarded_name, NULL) != 0 || !file_exists(path))
+        return false;
+    json_t *tree = json_parse_file(path, NULL);
+    struct json_at at = {tree, path};
+    bool read = tree && json_get_int(at, "step", true, 0, &d.step, NULL) == 0 &&
+                json_get_int(at, "session", true, 0, &d.session, NULL) == 0 &&
+                json_get_int(at, "number", true, 0, &d.number, NULL) == 0;
+    json_decref(tree);
+    return read && is_discarded(&d, image);
+}
+
+static void tidy(const char *json, const void *ranks) {
     char part[CHECKPOINT_PATH_BYTES];
     const char *name = strrchr(json, '/') + 1;
     int rank;
-    if (sscanf(name, "rank-%d.json", &rank) != 1 || rank < ranks) return;
+    if (sscanf(name, "rank-%d.json", &rank) != 1 || rank < *(const int *)ranks) return;
     file_remove(json, NULL);
     snprintf(part, sizeof part, "%.*s.part", (int)(strlen(json) - strlen(".json")), json);
     file_remove(part, NULL);
 }
 
 void snapshot_tidy(const char *run_folder, int ranks) {
-    each_image(run_folder, tidy, ranks);
+    each_image(run_folder, tidy, &ranks);
 }
 
 static const char home_name[] = "run-folder";

@@ -43,20 +43,33 @@ static void print_ranks(const json_t *list) {
     }
 }
 
+// Where the snapshots of a host lie besides.
+static void copies_text(const json_t *copies, char out[600]) {
+    const char *to = text_of(copies, "to"), *error = text_of(copies, "error");
+    snprintf(out, 600, "-");
+    if (to[0] && number_of(copies, "step") >= 0)
+        snprintf(out, 600, "step %.0f on %.200s", number_of(copies, "step"), to);
+    else if (to[0])
+        snprintf(out, 600, "none on %.200s yet", to);
+    size_t used = strlen(out);
+    if (error[0]) snprintf(out + used, 600 - used, ", now failing: %.350s", error);
+}
+
 static void print_hosts(const json_t *list) {
     const json_t *one;
     size_t i;
-    printf("\n%-24s %5s  %-8s %7s  %10s %12s\n", "host", "slots", "state", "heard", "disk free",
-           "memory free");
+    printf("\n%-24s %5s  %-8s %7s  %10s %12s  %s\n", "host", "slots", "state", "heard", "disk free",
+           "memory free", "copies");
     json_array_foreach(list, i, one) {
-        char heard[16] = "-", disk[32] = "-", memory[32] = "-";
+        char heard[16] = "-", disk[32] = "-", memory[32] = "-", copies[600];
         if (!json_is_null(json_object_get(one, "heard_seconds_ago"))) {
             snprintf(heard, sizeof heard, "%.1f s", number_of(one, "heard_seconds_ago"));
             text_bytes((uint64_t)number_of(one, "disk_free_bytes"), disk);
             text_bytes((uint64_t)number_of(one, "memory_free_bytes"), memory);
         }
-        printf("%-24s %5.0f  %-8s %7s  %10s %12s\n", text_of(one, "host"), number_of(one, "slots"),
-               text_of(one, "state"), heard, disk, memory);
+        copies_text(json_object_get(one, "copies"), copies);
+        printf("%-24s %5.0f  %-8s %7s  %10s %12s  %s\n", text_of(one, "host"),
+               number_of(one, "slots"), text_of(one, "state"), heard, disk, memory, copies);
     }
 }
 

@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "checkpoint/snapshot.h"
 #include "operate/agent_parts.h"
-#include "operate/buddy.h"
+#include "operate/buddy_parts.h"
 #include "operate/health.h"
 #include "operate/marks.h"
 #include <arpa/inet.h>
@@ -20,7 +20,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const double FACTS_SECONDS = 1, AGAIN_SECONDS = 1, CONNECT_SECONDS = 5;
+static const double FACTS_SECONDS = 1, AGAIN_SECONDS = 1, CONNECT_SECONDS = 5,
+                    COPIER_AGAIN_SECONDS = 5;
 enum { CALLERS_MOST = 16 };
 
 struct agent {
@@ -37,7 +38,10 @@ struct agent {
     pid_t copier;
     int copier_output;
     struct text copier_said;
-    json_t *copied; // its last line
+    json_t *copied;       // its last line
+    json_t *copier_order; // NULL: nothing is to be copied
+    char copier_host[256];
+    double copier_again; // when it is started again, if it was ended
     bool leave;
 };
 
@@ -52,22 +56,24 @@ static void end_copier(struct agent *a) {
     a->copier = 0;
     a->copier_output = -1;
     a->copier_said.size = 0;
-    json_decref(a->copied);
-    a->copied = NULL;
 }
 
-static int start_copier(struct agent *a, const json_t *order, struct err *err) {
-    const char *host = json_string_value(json_object_get(order, "host"));
-    const char *address = json_string_value(json_object_get(order, "address"));
+// Facts tell it until it works.
+static void say_copier(struct agent *a, const char *error) {
+    json_decref(a->copied);
+    a->copied = json_pack("{s:s, s:s}", "host", a->copier_host, "error", error);
+}
+
+static int spawn_copier(struct agent *a, struct err *err) {
+    const char *address = json_string_value(json_object_get(a->copier_order, "address"));
     int ends[2];
-    end_copier(a);
-    if (!address) return 0;
+    if (snapshot_home(a->options->snapshot_folder, err) != 0) return -1;
     struct buddy_target target = {
         .folder = a->snapshots,
         .own = a->options->host,
-        .host = host ? host : address,
+        .host = a->copier_host,
         .address = address,
-        .port = (int)json_integer_value(json_object_get(order, "port")),
+        .port = (int)json_integer_value(json_object_get(a->copier_order, "port")),
         .key = a->options->key,
     };
     if (pipe2(ends, O_CLOEXEC) != 0) return err_set_errno(err, "the agent has no pipe");
@@ -81,9 +87,39 @@ static int start_copier(struct agent *a, const json_t *order, struct err *err) {
     return -1;
 }
 
+static void try_copier(struct agent *a) {
+    struct err err = {0};
+    a->copier_again = clock_seconds() + COPIER_AGAIN_SECONDS;
+    if (spawn_copier(a, &err) != 0) say_copier(a, err.text);
+}
+
+static void start_copier(struct agent *a, const json_t *order) {
+    const char *host = json_string_value(json_object_get(order, "host"));
+    const char *address = json_string_value(json_object_get(order, "address"));
+    end_copier(a);
+    json_decref(a->copied);
+    json_decref(a->copier_order);
+    a->copied = a->copier_order = NULL;
+    if (!address) return;
+    a->copier_order = json_deep_copy(order);
+    snprintf(a->copier_host, sizeof a->copier_host, "%s", host ? host : address);
+    try_copier(a);
+}
+
+// One that was ended (by a machine that has no memory left) is started again.
+static void look_after_copier(struct agent *a) {
+    if (a->copier_order && a->copier == 0 && clock_seconds() >= a->copier_again) try_copier(a);
+}
+
 static void hear_copier(struct agent *a) {
     char bytes[4096], *newline;
-    ssize_t n = a->copier_output >= 0 ? read(a->copier_output, bytes, sizeof bytes) : 0;
+    if (a->copier_output < 0) return;
+    ssize_t n = read(a->copier_output, bytes, sizeof bytes);
+    if (n == 0) {
+        end_copier(a);
+        a->copier_again = clock_seconds() + COPIER_AGAIN_SECONDS;
+        say_copier(a, "the process that copies them was ended");
+    }
     if (n <= 0 || text_put(&a->copier_said, bytes, (size_t)n) != 0) return;
     while ((newline = memchr(a->copier_said.data, '\n', a->copier_said.size))) {
         size_t line = (size_t)(newline - a->copier_said.data);
@@ -99,6 +135,14 @@ static void hear_copier(struct agent *a) {
 
 // ---- other agents that call ---------------------------------------------------------------------
 
+static void serve_buddy(const struct agent *a, struct wire *w, const json_t *hello) {
+    struct err err = {0};
+    if (snapshot_home(a->options->snapshot_folder, &err) == 0)
+        buddy_receive(w, hello, a->snapshots, &a->options->key, &err);
+    else
+        buddy_say(w, json_pack("{s:s, s:s}", "type", "no", "why", err.text), NULL);
+}
+
 static void serve(const struct agent *a, struct wire *w) {
     struct err err = {0};
     json_t *hello = NULL;
@@ -111,7 +155,7 @@ static void serve(const struct agent *a, struct wire *w) {
     }
     const char *role = json_string_value(json_object_get(hello, "role"));
     if (role && strcmp(role, "buddy") == 0)
-        buddy_receive(w, hello, a->snapshots, &a->options->key, &err);
+        serve_buddy(a, w, hello);
     else if (role && strcmp(role, "link") == 0)
         health_serve(w, &err);
 }
@@ -168,6 +212,16 @@ static void done(struct agent *a, int64_t id, int failed, const struct err *err)
     tell(a, message);
 }
 
+static int discard(const struct agent *a, const json_t *order, struct err *err) {
+    struct json_at at = {(json_t *)order, "order"};
+    int64_t step, session, number;
+    if (json_get_int(at, "step", true, 0, &step, err) != 0 ||
+        json_get_int(at, "session", true, 0, &session, err) != 0 ||
+        json_get_int(at, "number", true, 0, &number, err) != 0)
+        return -1;
+    return snapshot_discard_newer(a->snapshots, step, (uint64_t)session, (uint64_t)number, err);
+}
+
 static void obey(struct agent *a, const json_t *message) {
     const char *type = json_string_value(json_object_get(message, "type"));
     const char *order = json_string_value(json_object_get(message, "order"));
@@ -176,7 +230,9 @@ static void obey(struct agent *a, const json_t *message) {
     int failed = 0;
     if (!type || strcmp(type, "order") != 0 || !order) return; // facts for ranks, and what is new
     if (strcmp(order, "buddy") == 0) {
-        failed = start_copier(a, message, &err);
+        start_copier(a, message);
+    } else if (strcmp(order, "discard") == 0) {
+        failed = discard(a, message, &err);
     } else if (strcmp(order, "forget") == 0) {
         failed = snapshot_forget(a->options->snapshot_folder, a->options->run, &err);
     } else if (strcmp(order, "leave") == 0) {
@@ -254,6 +310,7 @@ static void look(struct agent *a) {
     json_t *found;
     while ((found = agent_job_take(&a->jobs, clock_seconds()))) tell(a, found);
     hear_copier(a);
+    look_after_copier(a);
     reap_callers(a);
     if (a->w && clock_seconds() >= a->told + FACTS_SECONDS) tell_facts(a);
 }
@@ -297,6 +354,8 @@ int agent_run(const struct agent_options *options, struct err *err) {
         return -1;
     int result = run_loop(&a, err);
     end_copier(&a);
+    json_decref(a.copied);
+    json_decref(a.copier_order);
     text_free(&a.copier_said);
     end_callers(&a);
     agent_jobs_end(&a.jobs);

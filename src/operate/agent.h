@@ -19,6 +19,8 @@
 //             (WEFT_RUN=<id>); the agent itself excepted: {"killed":N,"left":N}
 //   "buddy"   from now on copy complete snapshots of this host to the agent "host" at "address",
 //             "port" (none: no longer), and keep those that another agent sends (operate/buddy.h)
+//   "discard" the run went back to "step": no newer state counts that was saved up to "session" and
+//             "number" (checkpoint/snapshot.h, snapshot_discard_newer)
 //   "forget"  remove the snapshots of this run
 //   "leave"
 //

@@ -195,11 +195,14 @@ static void hear_hello(struct agents *a, int host, const struct control_event *e
 
 static void hear_facts(struct agent_view *v, const json_t *message) {
     const json_t *copy = json_object_get(message, "buddy");
-    if (!copy) return;
-    copy_text(v->copied_to, sizeof v->copied_to, copy, "host");
+    char to[sizeof v->copied_to];
+    copy_text(to, sizeof to, copy, "host");
+    if (strcmp(to, v->copied_to) != 0) v->copied_step = -1; // it begins anew with another one
+    memcpy(v->copied_to, to, sizeof to);
     copy_text(v->copy_error, sizeof v->copy_error, copy, "error");
-    const json_t *step = json_object_get(copy, "step");
+    const json_t *step = json_object_get(copy, "step"), *rank = json_object_get(copy, "rank");
     if (json_is_integer(step)) v->copied_step = json_integer_value(step);
+    v->copy_rank = json_is_integer(rank) ? (int)json_integer_value(rank) : -1;
 }
 
 static int find(const struct agents *a, const char *host) {

@@ -36,8 +36,9 @@ struct agent_view {
     double clock_offset_seconds; // not a number: not known
     // Copies of its snapshots: the newest step that its buddy keeps of all that it sent; -1: none.
     int64_t copied_step;
-    char copied_to[256], copy_error[256];
-    char why[512]; // one line
+    char copied_to[256], copy_error[400]; // "": none; what fails now
+    int copy_rank;                        // whose copy it is; -1: of all
+    char why[512];                        // one line
 };
 
 struct agents_options {

@@ -1,5 +1,6 @@
 // The receiving end: keeps what another host sends; see buddy.h.
 #include "base/file.h"
+#include "base/text.h"
 #include "checkpoint/snapshot.h"
 #include "operate/buddy_parts.h"
 #include <errno.h>
@@ -8,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum { WAIT_FOR_PART_SECONDS = 24 * 3600 };
@@ -35,11 +37,32 @@ static int read_offer(const json_t *m, const char *folder, struct offer *o, stru
     return 0;
 }
 
+// Not to the last byte: messages between ranks and the host's own snapshots lie there too. What an
+// older copy of this rank has taken already is not needed again, and stays when there is no room.
+static int check_room(const struct offer *o, const char *folder, struct err *err) {
+    enum { KEPT_BYTES = 32 << 20 };
+    struct stat old;
+    struct statvfs fs;
+    char need[32], has[32];
+    uint64_t taken = stat(o->part, &old) == 0 ? (uint64_t)old.st_blocks * 512 : 0;
+    uint64_t missing = o->is.bytes > taken ? o->is.bytes - taken : 0;
+    uint64_t left = snapshot_available_bytes(), kept = KEPT_BYTES;
+    if (missing == 0) return 0;
+    if (statvfs(folder, &fs) == 0 && fs.f_blocks > 0) { // 0: without a limit
+        uint64_t all = (uint64_t)fs.f_blocks * fs.f_frsize, free = fs.f_bavail * fs.f_frsize;
+        if (kept > all / 16) kept = all / 16;
+        if (left == 0 || free < left) left = free;
+    }
+    if (left == 0 || missing + kept <= left) return 0;
+    return err_set(err, ERR_MEMORY, "%s: no room for %s of another host: %s are left", folder,
+                   text_bytes(missing, need), text_bytes(left, has));
+}
+
 // Room is taken before anything is sent: memory that is short shows here, and nowhere else.
 static int open_part(const struct offer *o, const char *folder, int *file, struct err *err) {
     char path[4352];
     snprintf(path, sizeof path, "%s/gen-%d", folder, o->generation);
-    if (file_make_folders(path, err) != 0) return -1;
+    if (file_make_folders(path, err) != 0 || check_room(o, path, err) != 0) return -1;
     if (unlink(o->json) != 0 && errno != ENOENT) return err_set_errno(err, "%s", o->json);
     int fd = open(o->part, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return err_set_errno(err, "%s", o->part);
@@ -90,8 +113,9 @@ static int take_pieces(struct wire *w, struct buddy_pieces *pieces, int file, co
     return 0;
 }
 
-// It counts from now on. In memory nothing has to be synced.
-static int publish(const struct offer *o, struct err *err) {
+// It counts from now on, unless the run went back behind it meanwhile. In memory nothing has to be
+// synced.
+static int publish(const struct offer *o, const char *folder, struct err *err) {
     char path[4400];
     struct file_writer w;
     snprintf(path, sizeof path, "%s.new", o->json);
@@ -102,7 +126,9 @@ static int publish(const struct offer *o, struct err *err) {
     }
     if (file_writer_close(&w, false, err) != 0) return -1;
     if (rename(path, o->json) != 0) return err_set_errno(err, "%s", o->json);
-    return 0;
+    if (!snapshot_is_discarded(folder, &o->is)) return 0;
+    unlink(o->json);
+    return err_set(err, ERR_DATA, "the run went back behind step %lld", (long long)o->is.step);
 }
 
 static int take_image(struct wire *w, struct buddy_pieces *pieces, const json_t *message,
@@ -118,7 +144,7 @@ static int take_image(struct wire *w, struct buddy_pieces *pieces, const json_t 
     if (result == 0) result = take_pieces(w, pieces, file, &o, piece, &kept, &why, err);
     close(file);
     if (result != 0) return -1;
-    if (kept && publish(&o, &why) == 0)
+    if (kept && publish(&o, folder, &why) == 0)
         return buddy_say(w, json_pack("{s:s}", "type", "stored"), err);
     return buddy_say(w, json_pack("{s:s, s:s}", "type", "dropped", "why", why.text), err);
 }

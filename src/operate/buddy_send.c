@@ -19,6 +19,7 @@ enum {
     ANSWER_SECONDS = 30,
     STORE_SECONDS = 120
 };
+static const double FIRST_PAUSE_SECONDS = 1, MOST_PAUSE_SECONDS = 60;
 
 struct buddy_link {
     struct wire *w;
@@ -49,7 +50,9 @@ struct buddy_link *buddy_connect(const struct buddy_target *target, struct err *
             answer = buddy_hear(link->w, ANSWER_SECONDS, err);
     }
     if (answer && buddy_session_parse(answer, link->pieces.sessions[1]) != 0) {
-        err_set(err, ERR_DATA, "%s: does not take copies", wire_peer(link->w));
+        const char *why = json_string_value(json_object_get(answer, "why"));
+        err_set(err, ERR_DATA, "%s: does not take copies%s%s", wire_peer(link->w), why ? ": " : "",
+                why ? why : "");
         json_decref(answer);
         answer = NULL;
     }
@@ -95,22 +98,55 @@ static bool read_image(const char *folder, int generation, const char *file, str
     return true;
 }
 
-static bool is_known(struct buddy_known *known, const struct image *p, bool add) {
+static struct buddy_image *find_known(const struct buddy_known *known, const struct image *p) {
     char name[64];
-    int i = 0;
     snprintf(name, sizeof name, "gen-%d/%s", p->generation, p->name);
-    while (i < known->count && strcmp(known->list[i].name, name) != 0) i++;
-    if (i < known->count && known->list[i].digest == p->digest) return true;
-    if (!add) return false;
-    if (i == known->count) {
-        void *list = realloc(known->list, sizeof *known->list * (size_t)(i + 1));
-        if (!list) return false; // it is sent once more
+    for (int i = 0; i < known->count; i++)
+        if (strcmp(known->list[i].name, name) == 0) return &known->list[i];
+    return NULL;
+}
+
+// Nothing is to be done about it now.
+static bool is_known(const struct buddy_known *known, const struct image *p) {
+    const struct buddy_image *one = find_known(known, p);
+    return one && one->digest == p->digest && (!one->why[0] || clock_seconds() < one->again);
+}
+
+// `why` "": it is kept.
+static void remember(struct buddy_known *known, const struct image *p, const char *why) {
+    struct buddy_image *one = find_known(known, p);
+    if (!one) {
+        void *list = realloc(known->list, sizeof *known->list * (size_t)(known->count + 1));
+        if (!list) return; // it is sent once more
         known->list = list;
-        known->count++;
-        snprintf(known->list[i].name, sizeof known->list[i].name, "%s", name);
+        one = &known->list[known->count++];
+        *one = (struct buddy_image){.rank = p->is.rank};
+        snprintf(one->name, sizeof one->name, "gen-%d/%s", p->generation, p->name);
     }
-    known->list[i].digest = p->digest;
-    return false;
+    bool more = one->digest == p->digest && one->why[0];
+    one->pause = !more ? FIRST_PAUSE_SECONDS : one->pause * 2;
+    if (one->pause > MOST_PAUSE_SECONDS) one->pause = MOST_PAUSE_SECONDS;
+    one->again = clock_seconds() + one->pause;
+    one->digest = p->digest;
+    snprintf(one->why, sizeof one->why, "%s", why);
+}
+
+// Of the images that were kept: who hears now may not have them. Those of ranks that are gone.
+static void forget(struct buddy_known *known, const char *folder, bool kept) {
+    int left = 0;
+    for (int i = 0; i < known->count; i++) {
+        char part[4352];
+        snprintf(part, sizeof part, "%s/%s.part", folder, known->list[i].name);
+        bool stays = known->list[i].why[0] ? file_exists(part) : !kept;
+        if (stays) known->list[left++] = known->list[i];
+    }
+    known->count = left;
+}
+
+const struct buddy_image *buddy_trouble(const struct buddy_known *known) {
+    for (int i = 0; i < known->count; i++)
+        if (known->list[i].why[0]) return &known->list[i];
+    return NULL;
 }
 
 void buddy_known_free(struct buddy_known *known) {
@@ -131,7 +167,7 @@ static bool find_new(const char *folder, struct buddy_known *known, struct image
             if (strncmp(names[i], "rank-", 5) != 0 || strlen(names[i]) > 20 ||
                 !text_ends_with(names[i], ".json") || !read_image(folder, g, names[i], &p))
                 continue;
-            if (is_known(known, &p, false) || (found && p.is.step <= best->is.step)) {
+            if (is_known(known, &p) || (found && p.is.step <= best->is.step)) {
                 free(p.text);
                 continue;
             }
@@ -175,68 +211,97 @@ static bool says(const json_t *message, const char *type) {
     return found && strcmp(found, type) == 0;
 }
 
-// 1: stored; 0: it changed meanwhile; -1: the connection is of no more use.
-static int send_image(struct buddy_link *link, const struct image *p, struct err *err) {
+// Another one, or none, has taken its place.
+static bool has_changed(const char *folder, const struct image *p) {
+    char file[64];
+    struct image now;
+    snprintf(file, sizeof file, "%s.json", p->name);
+    if (!read_image(folder, p->generation, file, &now)) return true;
+    free(now.text);
+    return now.digest != p->digest;
+}
+
+// 1: stored; 0: it is not kept there, see `why`; -1: the connection is of no more use.
+static int send_image(struct buddy_link *link, const struct image *p, char why[320],
+                      struct err *err) {
     char path[4352];
     snprintf(path, sizeof path, "%s/gen-%d/%s.part", link->target.folder, p->generation, p->name);
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (file < 0) return 0;
-    json_t *answer = announce(link, p, err), *end = NULL;
-    if (answer && !says(answer, "go")) {
-        const char *why = json_string_value(json_object_get(answer, "why"));
-        err_set(err, ERR_IO, "%s: does not keep %s: %s", wire_peer(link->w), p->name,
-                why ? why : "no reason given");
-    } else if (answer && send_pieces(link, file, p->is.bytes, err) == 0) {
-        end = buddy_hear(link->w, STORE_SECONDS, err);
+    if (file < 0) {
+        snprintf(why, 320, "%.200s: %.100s", path, strerror(errno));
+        return 0;
     }
+    json_t *answer = announce(link, p, err), *end = NULL;
+    if (answer && !says(answer, "go"))
+        end = json_incref(answer);
+    else if (answer && send_pieces(link, file, p->is.bytes, err) == 0)
+        end = buddy_hear(link->w, STORE_SECONDS, err);
     int result = end ? says(end, "stored") : -1;
+    const char *reason = end ? json_string_value(json_object_get(end, "why")) : err->text;
+    snprintf(why, 320, "%.319s", result > 0 ? "" : reason ? reason : "no reason given");
     json_decref(answer);
     json_decref(end);
     close(file);
     return result;
 }
 
-static void say(int report, json_t *message) {
-    char *text = message ? json_dumps(message, JSON_COMPACT) : NULL;
+// `more`: members of the line, or NULL; the reference is taken.
+static void say(int report, const struct buddy_target *target, const struct buddy_known *known,
+                json_t *more) {
+    const struct buddy_image *bad = buddy_trouble(known);
+    json_t *line = json_pack("{s:s}", "host", target->host);
+    if (line && bad) {
+        json_t *why = json_string(bad->why);
+        json_object_set_new(line, "error", why ? why : json_string("it is not kept there"));
+        json_object_set_new(line, "rank", json_integer(bad->rank));
+    }
+    if (line && more) json_object_update(line, more);
+    char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
     if (text && report >= 0) dprintf(report, "%s\n", text);
     free(text);
-    json_decref(message);
+    json_decref(line);
+    json_decref(more);
 }
 
 int buddy_send_new(struct buddy_link *link, struct buddy_known *known, int report, int *sent,
                    struct err *err) {
     struct image p;
+    bool bad = buddy_trouble(known);
     *sent = 0;
+    forget(known, link->target.folder, false);
+    if (bad && !buddy_trouble(known)) say(report, &link->target, known, NULL);
     while (find_new(link->target.folder, known, &p)) {
         double begun = clock_seconds();
-        int result = send_image(link, &p, err);
-        if (result > 0) {
-            is_known(known, &p, true);
-            say(report, json_pack("{s:s, s:I, s:I, s:f}", "host", link->target.host, "step",
-                                  (json_int_t)p.is.step, "bytes", (json_int_t)p.is.bytes, "seconds",
-                                  clock_seconds() - begun));
-            ++*sent;
-        }
+        char why[320];
+        int result = send_image(link, &p, why, err);
+        // what changed while it was read is no trouble: the next one is new
+        if (result > 0 || !has_changed(link->target.folder, &p)) remember(known, &p, why);
+        say(report, &link->target, known,
+            result > 0 ? json_pack("{s:I, s:I, s:f}", "step", (json_int_t)p.is.step, "bytes",
+                                   (json_int_t)p.is.bytes, "seconds", clock_seconds() - begun)
+                       : NULL);
+        *sent += result > 0;
         free(p.text);
-        if (result <= 0) return result;
+        if (result < 0) return -1;
     }
     return 0;
 }
 
 _Noreturn void buddy_send_all(const struct buddy_target *target, int report) {
+    struct buddy_known known = {0};
     // behind all that computes; the copy is not waited for
     int ignored = setpriority(PRIO_PROCESS, 0, 10);
     (void)ignored;
     for (;;) {
         struct err err = {0};
-        struct buddy_known known = {0};
         struct buddy_link *link = buddy_connect(target, &err);
         int sent;
+        if (link) say(report, target, &known, NULL);
         while (link && buddy_send_new(link, &known, report, &sent, &err) == 0)
             usleep(LOOK_MICROSECONDS);
-        say(report, json_pack("{s:s, s:s}", "host", target->host, "error", err.text));
+        say(report, target, &known, json_pack("{s:s, s:i}", "error", err.text, "rank", -1));
         buddy_disconnect(link);
-        buddy_known_free(&known);
+        forget(&known, target->folder, true);
         usleep(AGAIN_MICROSECONDS);
     }
 }

@@ -13,9 +13,9 @@
 #include <time.h>
 
 static const char *const kind_names[INCIDENT_KINDS] = {
-    "exit",   "host_lost",  "hang",  "straggler", "memory_growth", "disk",    "clock",
-    "link",   "corruption", "spike", "hardware",  "health",        "forged",  "preempted",
-    "reload", "shrink",     "grow",  "config",    "mismatch",      "given_up"};
+    "exit",   "host_lost",  "hang",  "straggler", "memory_growth", "disk",   "clock",
+    "link",   "corruption", "spike", "hardware",  "health",        "forged", "preempted",
+    "reload", "shrink",     "grow",  "config",    "mismatch",      "copy",   "given_up"};
 static const char *const phase_names[PHASES] = {"detect", "evict", "launch", "load", "first_step"};
 
 struct incidents {

@@ -33,6 +33,7 @@ enum incident_kind {
     INCIDENT_GROW,
     INCIDENT_CONFIG,   // changed between restarts
     INCIDENT_MISMATCH, // another instruction set, another binary
+    INCIDENT_COPY,     // snapshots of a host do not reach another one, or do so again
     INCIDENT_GIVEN_UP,
     INCIDENT_KINDS
 };

@@ -12,6 +12,7 @@
 static const double QUIET_SECONDS = 2.5; // since its last word, and a host may be lost
 static const double KILL_ORDER_SECONDS = 3, STACKS_ORDER_SECONDS = 4, SHORT_ORDER_SECONDS = 10;
 static const double LEAVE_SECONDS = 1;
+static const double COPY_SECONDS = 8; // that copies fail before it is told
 
 bool hosts_is_quiet(const struct supervisor *s, int host) {
     return !hosts_is_ready(s, host) || clock_seconds() > hosts_view(s, host)->heard + QUIET_SECONDS;
@@ -43,7 +44,7 @@ int hosts_open(struct supervisor *s, struct err *err) {
     options.disk_folder = h->folder;
     if (agents_open(&h->agents, &options, err) != 0) return -1;
     for (int i = 0; i < h->count; i++) {
-        h->list[i].buddy = -1;
+        h->list[i].buddy = h->list[i].discarded = -1;
         if (agents_add(h->agents, hosts_placed(s, i)->name, err) < 0) return -1;
     }
     return 0;
@@ -78,6 +79,7 @@ void hosts_close(struct supervisor *s) {
         }
         agents_close(h->agents);
     }
+    json_decref(h->discard);
     free(h->list);
     free(h);
     s->hosts = NULL;
@@ -194,6 +196,60 @@ static void copy_to_buddy(struct supervisor *s, int host) {
     agents_order(s->hosts->agents, host, "buddy", to, SHORT_ORDER_SECONDS, hosts_ignore, NULL);
 }
 
+// Only when it lasts: a host that is lost, or an agent that starts again, is told of elsewhere.
+static void look_at_copies(struct supervisor *s, int host, double now) {
+    struct one_host *one = &s->hosts->list[host];
+    const struct agent_view *v = hosts_view(s, host);
+    char evidence[900], action[256];
+    if (v->state != AGENT_READY) return;
+    if (!v->copy_error[0]) {
+        one->failing = 0;
+        if (!one->told_copy || v->copied_step < 0) return;
+        one->told_copy = false;
+        snprintf(evidence, sizeof evidence,
+                 "snapshots of %.200s up to step %lld lie on %.200s again", v->host,
+                 (long long)v->copied_step, v->copied_to);
+        failure_say(s, INCIDENT_COPY, -1, v->host, v->copied_step, evidence, "none");
+        return;
+    }
+    if (one->failing <= 0) one->failing = now;
+    if (one->told_copy || now < one->failing + COPY_SECONDS) return;
+    one->told_copy = true;
+    snprintf(evidence, sizeof evidence,
+             "snapshots of %.100s are not copied to %.100s: %.400s; should %.100s be lost, its "
+             "state comes from the disk",
+             v->host, v->copied_to, v->copy_error, v->host);
+    snprintf(action, sizeof action,
+             "it is tried again, at least once a minute; make room on %.100s, or see what is wrong "
+             "there",
+             v->copied_to);
+    failure_say(s, INCIDENT_COPY, v->copy_rank, v->host, v->copied_step, evidence, action);
+}
+
+json_t *hosts_copies(const struct supervisor *s, int host) {
+    const struct agent_view *v = hosts_view(s, host);
+    if (v->state != AGENT_READY || !v->copied_to[0]) return json_null();
+    json_t *copies = json_pack("{s:s,s:I}", "to", v->copied_to, "step", (json_int_t)v->copied_step);
+    if (v->copy_error[0]) json_object_set_new(copies, "error", json_string(v->copy_error));
+    return copies;
+}
+
+void hosts_discard(struct supervisor *s, const json_t *what) {
+    struct supervise_hosts *h = s->hosts;
+    json_decref(h->discard);
+    h->discard = json_deep_copy(what);
+    for (int i = 0; i < h->count; i++) h->list[i].discarded = -1;
+}
+
+static void tell_discard(struct supervisor *s, int host) {
+    struct one_host *one = &s->hosts->list[host];
+    int connection = hosts_view(s, host)->connection;
+    if (!s->hosts->discard || !hosts_is_ready(s, host) || one->discarded == connection) return;
+    one->discarded = connection;
+    agents_order(s->hosts->agents, host, "discard", json_copy(s->hosts->discard),
+                 SHORT_ORDER_SECONDS, hosts_ignore, NULL);
+}
+
 void hosts_tick(struct supervisor *s) {
     struct supervise_hosts *h = s->hosts;
     double now = clock_seconds();
@@ -203,6 +259,8 @@ void hosts_tick(struct supervisor *s) {
         if (hosts_is_ready(s, i)) compare_isa(s, i);
         hosts_look(s, i, now);
         copy_to_buddy(s, i);
+        tell_discard(s, i);
+        look_at_copies(s, i, now);
         s->watch.hosts[i].connected = hosts_is_ready(s, i);
     }
     if (h->wants_grow && s->phase == SUPERVISE_RUN && s->loaded > 0 && s->leave == LEAVE_NOT) {

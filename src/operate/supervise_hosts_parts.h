@@ -19,6 +19,9 @@ struct one_host {
     double passed;  // when one was passed; 0: never
     // the last order about copies: to whom, over which connections
     int buddy, buddy_connection, connection;
+    int discarded;  // connection over which it was last told what to discard
+    double failing; // since when copies of its snapshots fail; 0: they do not
+    bool told_copy; // and that was said
 };
 
 struct supervise_hosts {
@@ -30,7 +33,8 @@ struct supervise_hosts {
     double asked;          // since when ranks are to be started; 0: they are not
     bool started;          // there was a first start
     bool wants_grow;
-    int grown_by; // the host that came back
+    int grown_by;    // the host that came back
+    json_t *discard; // what no host may keep, see hosts_discard; NULL: nothing
 };
 
 static inline struct place_host *hosts_placed(const struct supervisor *s, int host) {

@@ -72,7 +72,11 @@ static void rank_said(struct supervisor *s, const struct control_event *e) {
     struct err err = {0};
     const char *type = json_string_value(json_object_get(e->message, "type"));
     if (type && strcmp(type, "report") == 0) {
-        failure_report(s, e->rank, e->message);
+        const char *kind = json_string_value(json_object_get(e->message, "kind"));
+        if (kind && strcmp(kind, "set_aside") == 0)
+            hosts_discard(s, json_object_get(e->message, "evidence"));
+        else
+            failure_report(s, e->rank, e->message);
         return;
     }
     if (type && strcmp(type, "journal") == 0) {
@@ -145,6 +149,7 @@ static json_t *host_status(const struct supervisor *s, int host, double now) {
                         w->heard > 0 ? json_real(now - w->heard) : json_null());
     json_object_set_new(one, "disk_free_bytes", json_integer((json_int_t)w->disk_free_bytes));
     json_object_set_new(one, "memory_free_bytes", json_integer((json_int_t)w->memory_free_bytes));
+    json_object_set_new(one, "copies", hosts_copies(s, host));
     return one;
 }
 

@@ -171,13 +171,29 @@ static int load_initial(struct run *run, struct err *err) {
     return 0;
 }
 
-// States newer than the one that was loaded shall not be taken for the newest again.
-static int set_aside_newer(struct run *run, struct err *err) {
-    if (run->saves.memory[0]) snapshot_discard_newer(run->saves.memory, run->step);
-    if (!run_leads(run)) return 0;
+static int set_aside_here(struct run *run, struct err *err) {
+    const struct run_saves *s = &run->saves;
     const char *second = run->config->second_folder;
+    struct err why = {0};
+    if (s->memory[0] &&
+        snapshot_discard_newer(s->memory, run->step, s->session, s->number, &why) != 0)
+        log_line(LOG_WARN, "copies of snapshots that are on their way here may count: %s",
+                 why.text);
+    if (!run_leads(run)) return 0;
     if (checkpoint_set_aside(run->config->checkpoint_folder, run->step, err) != 0) return -1;
     return second[0] ? checkpoint_set_aside(second, run->step, err) : 0;
+}
+
+// States newer than the one that was loaded shall not be taken for the newest again. Copies may lie
+// on hosts that have no ranks: the supervisor tells their agents, when no rank's host has any more.
+static int set_aside_newer(struct run *run, struct err *err) {
+    if (run_agree(run, set_aside_here(run, err), err) != 0) return -1;
+    if (run_leads(run) && run->control)
+        heartbeat_report(run->control->heartbeat, "set_aside",
+                         json_pack("{s:I,s:I,s:I}", "step", (json_int_t)run->step, "session",
+                                   (json_int_t)run->saves.session, "number",
+                                   (json_int_t)run->saves.number));
+    return 0;
 }
 
 // What this process may go on from. Without train.resume only the disk matters, which must be
@@ -223,7 +239,7 @@ int run_restore(struct run *run, struct err *err) {
                                config->checkpoint_folder);
     checkpoint_close(c);
     if (result != 0 || config->states_back == 0) return result;
-    return run_agree(run, set_aside_newer(run, err), err);
+    return set_aside_newer(run, err);
 }
 
 int run_restore_older(struct run *run, int back, int64_t most_step, struct err *err) {
@@ -239,6 +255,5 @@ int run_restore_older(struct run *run, int back, int64_t most_step, struct err *
     int result = c ? load_state(run, c, from, err) : load_initial(run, err);
     checkpoint_close(c);
     run->result->resumed_from = resumed_from;
-    if (result != 0) return -1;
-    return run_agree(run, set_aside_newer(run, err), err);
+    return result == 0 ? set_aside_newer(run, err) : -1;
 }

@@ -242,7 +242,7 @@ TEST(the_newest_of_memory_and_disk_is_taken) {
     load(&s, 20, "memory");
     s.choice.most_step = -1;
     snprintf(keep, sizeof keep, "%s/host-0", s.memory);
-    snapshot_discard_newer(keep, 20);
+    CHECK_OK(snapshot_discard_newer(keep, 20, s.session, 3, &err), err);
     load(&s, 30, "disk"); // is newer than what memory has left
     CHECK_OK(checkpoint_set_aside(s.disk, 20, &err), err);
     load(&s, 30, "second folder");

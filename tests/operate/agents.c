@@ -2,7 +2,9 @@
 #include "operate/agents.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/version.h"
+#include "checkpoint/manifest.h"
 #include "operate/agent.h"
 #include "operate/launch.h"
 #include "operate/marks.h"
@@ -420,4 +422,90 @@ TEST(agent_wants_a_key) {
     CHECK_CONTAINS(out, "is no key");
     CHECK_EQ_INT(test_shell(out, sizeof out, "%s launch --agent --port 9 2>&1", test_weft()), 2);
     CHECK_CONTAINS(out, "are needed");
+}
+
+// ---- copies -------------------------------------------------------------------------------------
+
+// An image of rank 3, as checkpoint/snapshot.h leaves it.
+static void put_image(const struct base *b, int generation, int step) {
+    char path[4500], hash[17];
+    struct err err = {0};
+    hash_text(hash_bytes("abc", 3), hash);
+    json_t *tree = json_pack("{s:i, s:i, s:i, s:i, s:i, s:{s:i}, s:[{s:i, s:i, s:s}]}", "session",
+                             7, "number", step, "image", 3, "rank", 3, "ranks", 4, "state", "step",
+                             step, "parts", "offset", 0, "bytes", 3, "xxh3", hash);
+    char *text = manifest_seal(tree, true);
+    CHECK(text != NULL);
+    snprintf(path, sizeof path, "%s/weft-%u/%.16s/gen-%d", test_temp_dir(), (unsigned)geteuid(),
+             b->run, generation);
+    CHECK_OK(file_make_folders(path, &err), err);
+    size_t used = strlen(path);
+    snprintf(path + used, sizeof path - used, "/rank-00003.part");
+    CHECK_OK(file_replace(path, "abc", 3, &err), err);
+    snprintf(path + used, sizeof path - used, "/rank-00003.json");
+    CHECK_OK(file_replace(path, text, strlen(text), &err), err);
+    json_decref(tree);
+    free(text);
+}
+
+static bool has_copy(const struct base *b, int generation) {
+    char path[4500];
+    snprintf(path, sizeof path, "%s/weft-%u/%.16s/gen-%d/buddy-00003.json", test_temp_dir(),
+             (unsigned)geteuid(), b->run, generation);
+    return file_exists(path);
+}
+
+static json_t *copy_to(const struct agent_view *v) {
+    return json_pack("{s:s, s:s, s:i}", "host", "next", "address", v->address, "port", v->port);
+}
+
+TEST(agents_tell_how_copies_fare) {
+    struct base b;
+    char home[4200];
+    open_base(&b, NULL);
+    put_image(&b, 0, 10);
+    int host = add(&b, "127.0.0.1");
+    const struct agent_view *v = reach(&b, host, AGENT_READY);
+    CHECK_STR(v->copied_to, "");
+    CHECK_STR(order(&b, host, "buddy", copy_to(v), 5), ""); // to itself
+    while (v->copied_step != 10) turn(&b);
+    CHECK_STR(v->copied_to, "next");
+    CHECK_STR(v->copy_error, "");
+    CHECK(has_copy(&b, 0));
+    snprintf(home, sizeof home, "%s/weft-%u/%.16s/gen-1/buddy-00003.part", test_temp_dir(),
+             (unsigned)geteuid(), b.run);
+    CHECK_OK(file_make_folders(home, NULL), (struct err){0}); // a folder in the way
+    put_image(&b, 1, 20);
+    while (!v->copy_error[0]) turn(&b);
+    CHECK_CONTAINS(v->copy_error, "buddy-00003.part");
+    CHECK_EQ_INT(v->copy_rank, 3);
+    CHECK_EQ_INT(v->copied_step, 10);
+    CHECK(rmdir(home) == 0);
+    while (v->copied_step != 20 || v->copy_error[0]) turn(&b); // it is tried again
+    CHECK_STR(order(&b, host, "discard",
+                    json_pack("{s:i, s:i, s:i}", "step", 10, "session", 7, "number", 20), 5),
+              "");
+    CHECK(has_copy(&b, 0) && !has_copy(&b, 1));
+    CHECK_CONTAINS(order(&b, host, "discard", json_pack("{s:i}", "step", 10), 5), "session");
+    CHECK_STR(order(&b, host, "buddy", NULL, 5), ""); // no longer
+    while (v->copied_to[0]) turn(&b);
+    CHECK_EQ_INT(v->copied_step, -1);
+    close_base(&b);
+}
+
+TEST(agents_do_not_copy_from_a_folder_that_others_can_write) {
+    struct base b;
+    char home[4200];
+    open_base(&b, NULL);
+    put_image(&b, 0, 10);
+    snprintf(home, sizeof home, "%s/weft-%u", test_temp_dir(), (unsigned)geteuid());
+    CHECK(chmod(home, 0777) == 0);
+    int host = add(&b, "127.0.0.1");
+    const struct agent_view *v = reach(&b, host, AGENT_READY);
+    CHECK_STR(order(&b, host, "buddy", copy_to(v), 5), "");
+    while (!v->copy_error[0]) turn(&b);
+    CHECK_CONTAINS(v->copy_error, "can be written by others");
+    CHECK(chmod(home, 0700) == 0);
+    while (v->copied_step != 10 || v->copy_error[0]) turn(&b);
+    close_base(&b);
 }

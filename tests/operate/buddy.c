@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/snapshot.h"
 #include "operate/buddy_parts.h"
 #include "test.h"
 #include <poll.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -259,25 +261,147 @@ TEST(buddy_refuses_bad_offers) {
     free(text);
 }
 
-// No room there is said, and the connection goes on.
-TEST(buddy_without_room_says_so) {
-    struct wire_key key = make_key();
-    struct err err = {0};
-    struct buddy_known known = {0};
-    char path[4400];
+// A link with both ends, and what is known.
+struct ends {
+    struct wire_key key;
+    struct buddy_link *link;
+    struct buddy_known known;
+    int report; // what the sender says
     int sent;
+};
+
+static int hear_from; // the other end of `report`
+
+static void open_ends(struct ends *e) {
+    struct err err = {0};
+    int pipes[2];
+    *e = (struct ends){.key = make_key()};
+    CHECK(pipe(pipes) == 0);
+    e->report = pipes[1];
+    hear_from = pipes[0];
+    open_receiver(&e->key);
+    struct buddy_target t = target(&e->key);
+    e->link = buddy_connect(&t, &err);
+    if (!e->link) test_fail(__FILE__, __LINE__, "%s", err.text);
+}
+
+static void send_new(struct ends *e, int expected) {
+    struct err err = {0};
+    CHECK_OK(buddy_send_new(e->link, &e->known, e->report, &e->sent, &err), err);
+    CHECK_EQ_INT(e->sent, expected);
+}
+
+static void close_ends(struct ends *e) {
+    buddy_disconnect(e->link);
+    buddy_known_free(&e->known);
+    close(e->report);
+    close(hear_from);
+    CHECK_EQ_INT(end_receiver(), 0);
+}
+
+// The last line that the sender has said.
+static const char *said(void) {
+    static char text[1 << 16];
+    ssize_t n = read(hear_from, text, sizeof text - 1);
+    CHECK(n > 1);
+    text[n - 1] = 0;
+    const char *line = strrchr(text, '\n');
+    return line ? line + 1 : text;
+}
+
+// An image that cannot be kept: the others are all the same; it is said, and not tried all the
+// time.
+TEST(buddy_that_cannot_be_kept_holds_up_no_other) {
+    struct ends e;
+    char path[4400];
+    struct err err = {0};
     make_folders();
     put_part(0, 0, 10, true);
-    snprintf(path, sizeof path, "%s/gen-0/buddy-00000.part", to); // a folder in its place
+    put_part(1, 0, 20, true);
+    snprintf(path, sizeof path, "%s/gen-1/buddy-00000.part", to); // a folder in its place
     CHECK_OK(file_make_folders(path, &err), err);
-    open_receiver(&key);
-    struct buddy_target t = target(&key);
-    struct buddy_link *link = buddy_connect(&t, &err);
-    CHECK(link != NULL);
-    CHECK(buddy_send_new(link, &known, -1, &sent, &err) != 0);
-    CHECK_CONTAINS(err.text, "does not keep rank-00000: ");
-    CHECK_EQ_INT(sent, 0);
-    buddy_disconnect(link);
-    buddy_known_free(&known);
-    CHECK_EQ_INT(end_receiver(), 0);
+    open_ends(&e);
+    send_new(&e, 1);
+    CHECK(same(0, 0));
+    const struct buddy_image *bad = buddy_trouble(&e.known);
+    CHECK(bad != NULL);
+    CHECK_STR(bad->name, "gen-1/rank-00000");
+    CHECK_CONTAINS(bad->why, "buddy-00000.part");
+    CHECK_CONTAINS(said(), "\"error\":");
+    CHECK(bad->pause >= 1);
+    double pause = bad->pause;
+    e.known.list[0].again = 0; // the moment has come
+    send_new(&e, 0);
+    bad = buddy_trouble(&e.known);
+    CHECK(bad && bad->pause >= 2 * pause && bad->again > clock_seconds());
+    CHECK(rmdir(path) == 0);
+    put_part(1, 0, 30, true); // a new one is tried at once
+    send_new(&e, 1);
+    CHECK(same(1, 0));
+    CHECK(buddy_trouble(&e.known) == NULL);
+    CHECK(strstr(said(), "\"error\":") == NULL);
+    close_ends(&e);
+}
+
+TEST(buddy_with_a_flipped_bit_is_not_sent_all_the_time) {
+    struct ends e;
+    make_folders();
+    put_part(1, 0, 20, false);
+    put_part(0, 0, 10, true);
+    put_part(0, 1, 10, true);
+    open_ends(&e);
+    send_new(&e, 2);
+    CHECK(same(0, 0) && same(0, 1) && !there(1, 0));
+    CHECK(buddy_trouble(&e.known) != NULL);
+    CHECK_CONTAINS(buddy_trouble(&e.known)->why, "damaged");
+    send_new(&e, 0);
+    CHECK(buddy_trouble(&e.known)->pause < 2); // it was not tried
+    char path[4400];
+    CHECK(unlink(name_of(path, from, "rank", 1, 0, "json")) == 0); // of a rank that is gone
+    CHECK(unlink(name_of(path, from, "rank", 1, 0, "part")) == 0);
+    send_new(&e, 0);
+    CHECK(buddy_trouble(&e.known) == NULL);
+    close_ends(&e);
+}
+
+// No room: nothing is taken of what there is, and the copy that is there stays.
+TEST(buddy_without_room_keeps_what_it_has) {
+    struct ends e;
+    struct stat before, now;
+    char path[4400];
+    make_folders();
+    put_part(0, 0, 10, true);
+    open_ends(&e);
+    send_new(&e, 1);
+    close_ends(&e);
+    CHECK(truncate(name_of(path, to, "buddy", 0, 0, "part"), BYTES / 2) == 0); // a larger one comes
+    CHECK(stat(path, &before) == 0);
+    put_part(0, 0, 20, true);
+    snapshot_pretend_available(1 << 20); // of the receiver, which is forked
+    open_ends(&e);
+    send_new(&e, 0);
+    CHECK_CONTAINS(buddy_trouble(&e.known)->why, "no room for ");
+    CHECK_CONTAINS(said(), "\"rank\":0");
+    CHECK(stat(path, &now) == 0 && now.st_size == before.st_size);
+    CHECK(there(0, 0));
+    close_ends(&e);
+    snapshot_pretend_available(0);
+}
+
+// The run went back while copies of what it went back behind were on their way.
+TEST(buddy_keeps_nothing_that_was_discarded) {
+    struct ends e;
+    struct err err = {0};
+    make_folders();
+    put_part(0, 0, 10, true);
+    put_part(1, 0, 20, true);
+    CHECK_OK(file_make_folders(to, &err), err);
+    CHECK_OK(snapshot_discard_newer(to, 10, 7, 20, &err), err); // numbers are as the steps
+    open_ends(&e);
+    send_new(&e, 1);
+    CHECK(same(0, 0) && !there(1, 0));
+    put_part(1, 0, 30, true); // of a later save
+    send_new(&e, 1);
+    CHECK(same(1, 0));
+    close_ends(&e);
 }
