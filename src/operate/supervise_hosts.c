@@ -44,7 +44,7 @@ int hosts_open(struct supervisor *s, struct err *err) {
     options.disk_folder = h->folder;
     if (agents_open(&h->agents, &options, err) != 0) return -1;
     for (int i = 0; i < h->count; i++) {
-        h->list[i].buddy = h->list[i].discarded = -1;
+        h->list[i].buddy = -1;
         if (agents_add(h->agents, hosts_placed(s, i)->name, err) < 0) return -1;
     }
     return 0;

@@ -116,13 +116,13 @@ void hosts_stacks(struct supervisor *s); // of all ranks, into the details
 // The run went back: what is newer goes on all hosts, those too that come later. The members of
 // "discard" (operate/agent.h).
 void hosts_discard(struct supervisor *s, const json_t *what);
+// How copies of its snapshots fare: {"to":"node2","step":20,"error":"..."}; null: none are made.
+json_t *hosts_copies(const struct supervisor *s, int host);
 // May ranks start now? 1: yes; 0: not yet, ask again soon; -1: no place is left (err). Hosts whose
 // agents do not come, or that fail their health check, are taken out here.
 int hosts_ready(struct supervisor *s, struct err *err);
 void hosts_suspect(struct supervisor *s, int host); // is checked before the next start
 void hosts_bar(struct supervisor *s, int host);     // does not come back once it is out
-// How copies of its snapshots fare: {"to":"node2","step":20,"error":"..."}; null: none are made.
-json_t *hosts_copies(const struct supervisor *s, int host);
 
 // ---- supervise_failure.c
 void failure_begin(struct supervisor *s, const struct policy_failure *failure, const char *evidence,

@@ -242,6 +242,18 @@ static int make_way(struct run *run, struct err *err) {
     return 0;
 }
 
+// One that is not complete in memory on all ranks is written over next, and the one before it stays
+// until then: when the saver has let go of it.
+static int pass_over_failed(struct run *run, struct err *err) {
+    struct run_saves *s = &run->saves;
+    double pause = 0.0005;
+    if (!run->signals[SIGNAL_SNAPSHOT_FAILED]) return 0;
+    while (!saver_idle(s->saver) && saver_step(s->saver) == s->next.step)
+        if (look(run, &pause, err) != 0) return -1;
+    snapshot_keep_older(s->snapshot);
+    return 0;
+}
+
 int run_save_behind(struct run *run, struct err *err) {
     struct run_saves *s = &run->saves;
     double clock = clock_seconds();
@@ -251,11 +263,10 @@ int run_save_behind(struct run *run, struct err *err) {
         tell_late(run, "is not complete in memory; it begins when that is");
         return 0;
     }
-    if (make_way(run, err) != 0) return -1;
+    if (make_way(run, err) != 0 || pass_over_failed(run, err) != 0) return -1;
     run_fault_save(run);
     double begin = record_begin(&run->lane);
     struct checkpoint_state state = run_state(run);
-    if (run->signals[SIGNAL_SNAPSHOT_FAILED]) snapshot_keep_older(s->snapshot);
     s->next.step = run->step;
     s->next.why = (struct err){0};
     s->next.waits = true;

@@ -3,8 +3,8 @@
 //
 //   run_save.c      a save that the run waits for; the last one; what is reported of saves
 //   run_behind.c    snapshots in memory, and writing behind the run
-//   run_room.c      whether there is memory for snapshots
 //   run_restore.c   the newest state, an older one, a model's folder, or initial weights
+//   run_room.c      whether there is memory for snapshots
 #pragma once
 #include "checkpoint/saver.h"
 #include "checkpoint/snapshot.h"
@@ -14,14 +14,15 @@
 struct run;
 
 struct run_saves {
-    char id[SNAPSHOT_RUN_BYTES];        // of the run
-    char memory[CHECKPOINT_PATH_BYTES]; // of snapshots on this host; "": none that is to be trusted
-    uint64_t session, number;           // of this process; of saves begun
-    struct snapshot *snapshot;          // NULL: saves are written straight to disk
-    struct saver *saver;                // from snapshots
-    struct saver *second;               // to checkpoint.second_folder
-    bool due;                           // one could not begin yet
-    bool told_late;                     // and that was said
+    char id[SNAPSHOT_RUN_BYTES]; // of the run
+    // Of snapshots on this host; "": there is no folder that is to be trusted.
+    char memory[CHECKPOINT_PATH_BYTES];
+    uint64_t session, number;  // of this process; of saves begun
+    struct snapshot *snapshot; // NULL: saves are written straight to disk
+    struct saver *saver;       // from snapshots
+    struct saver *second;      // to checkpoint.second_folder
+    bool due;                  // one could not begin yet
+    bool told_late;            // and that was said
     struct {
         bool waits;
         int generation;

@@ -32,12 +32,16 @@ void behind_close(struct behind *b) {
     snapshot_close(b->snapshot);
 }
 
+int behind_snapshot(struct behind *b, const struct checkpoint_state *state, struct err *err) {
+    struct model_config model;
+    CHECK_OK(model_preset("llama-15m", &model, NULL), (struct err){0});
+    return snapshot_begin(b->snapshot, state, &model, ++b->number, err);
+}
+
 int behind_begin(struct behind *b, int64_t step) {
     struct err err = {0};
-    struct model_config model;
     struct checkpoint_state state = {.step = step, .samples = 3 * step, .config = "a: 1\n"};
-    CHECK_OK(model_preset("llama-15m", &model, NULL), (struct err){0});
-    int generation = snapshot_begin(b->snapshot, &state, &model, ++b->number, &err);
+    int generation = behind_snapshot(b, &state, &err);
     if (generation >= 0)
         saver_begin(b->saver, step, generation, 7, b->number);
     else

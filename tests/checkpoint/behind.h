@@ -14,6 +14,9 @@ enum { BEHIND_GENERATION_BYTES = 400000 };
 void behind_open(struct behind *b, const char *memory, const char *disk, const char *second,
                  uint64_t session, const struct spread *s, int rank);
 void behind_close(struct behind *b);
+// Begins a snapshot of the state that the slices hold, as the next save; its generation.
+struct checkpoint_state;
+int behind_snapshot(struct behind *b, const struct checkpoint_state *state, struct err *err);
 // Copies the state and begins to write it; 0, or -1 when the snapshot cannot be begun here, which
 // all ranks hear in the end.
 int behind_begin(struct behind *b, int64_t step);

@@ -242,7 +242,7 @@ TEST(the_newest_of_memory_and_disk_is_taken) {
     load(&s, 20, "memory");
     s.choice.most_step = -1;
     snprintf(keep, sizeof keep, "%s/host-0", s.memory);
-    CHECK_OK(snapshot_discard_newer(keep, 20, s.session, 3, &err), err);
+    CHECK_OK(snapshot_discard_newer(keep, 20, s.session, 99, &err), err);
     load(&s, 30, "disk"); // is newer than what memory has left
     CHECK_OK(checkpoint_set_aside(s.disk, 20, &err), err);
     load(&s, 30, "second folder");
