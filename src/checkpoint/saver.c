@@ -45,6 +45,13 @@ int saver_open(struct saver **out, const struct saver_options *options, struct e
     struct saver *s = calloc(1, sizeof *s);
     if (!s) return err_set(err, ERR_MEMORY, "no memory for saving behind the run");
     s->options = *options;
+    s->kept = calloc((size_t)options->keep_step_count + 1, sizeof *s->kept);
+    if (!s->kept) {
+        free(s);
+        return err_set(err, ERR_MEMORY, "no memory for the steps that stay");
+    }
+    if (options->keep_step_count > 0)
+        memcpy(s->kept, options->keep_steps, (size_t)options->keep_step_count * sizeof *s->kept);
     s->generation = -1;
     s->pinned = s->step = -1;
     snprintf(s->folder, sizeof s->folder, "%s", options->folder);
@@ -52,6 +59,7 @@ int saver_open(struct saver **out, const struct saver_options *options, struct e
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     if (pthread_create(&s->thread, NULL, serve, s) != 0) {
+        free(s->kept);
         free(s);
         return err_set(err, ERR_MEMORY, "no thread for saving could be started");
     }
@@ -71,6 +79,7 @@ void saver_close(struct saver *s) {
     json_decref(s->tree);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->changed);
+    free(s->kept);
     free(s);
 }
 

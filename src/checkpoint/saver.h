@@ -19,6 +19,8 @@ struct saver_options {
     int rank, ranks;
     int keep_last; // which checkpoints stay in `folder`, see checkpoint_retain
     int64_t keep_every;
+    const int64_t *keep_steps; // copied
+    int keep_step_count;
 };
 
 struct saver; // this rank's
@@ -36,6 +38,11 @@ void saver_cancel(struct saver *s);
 int64_t saver_step(const struct saver *s); // of the save under way or the last one
 // rank 0: the step that must not be removed from the folder (a copy of it is under way); -1: none
 void saver_pin(struct saver *s, int64_t step);
+
+// Steps whose staging an earlier process left in `folder` in the middle of a save; at most `most`.
+// Saves that a run waits for leave none that can be told from other programs'.
+int saver_left_behind(const char *folder, int64_t *steps, int most);
+void saver_remove_left_behind(const char *folder, int64_t most_step); // a failure is a log line
 
 // Between steps: every rank fills `slots`, the run takes the largest of each over all ranks, and
 // every rank hears the same.

@@ -19,6 +19,7 @@ struct saver {
     json_t *tree;           // rank 0: of the manifest
     uint64_t bytes;
     atomic_int_least64_t pinned;
+    int64_t *kept; // options.keep_steps, and room for the pinned one
 
     pthread_t thread;
     pthread_mutex_t lock;

@@ -143,8 +143,7 @@ static int write_from_memory(struct saver *s, struct err *err) {
     if (prepare(s, err) != 0) return -1;
     for (int i = 0; snapshot_part(snapshot, s->generation, i, &part); i++)
         if (write_part(s, &part, err) != 0) return -1;
-    if (file_sync_folder(s->staging, err) != 0) return -1;
-    return write_list(s, tree, err);
+    return write_list(s, tree, err); // which makes the folder durable too
 }
 
 static int merge_list(struct saver *s, json_t *lists, int rank, struct err *err) {
@@ -259,38 +258,59 @@ int saver_write(struct saver *s, struct err *err) {
     return s->options.snapshot ? write_from_memory(s, err) : write_from_folder(s, err);
 }
 
-// Staging that an earlier process of this run left behind: it has a token, and its step is over.
-static void remove_stale(const struct saver *s) {
-    char **names, **inner, path[CHECKPOINT_PATH_BYTES];
-    size_t count, inside;
+// Staging that an earlier process of this run left behind has a token. Its step and path; -1: it is
+// something else.
+static int64_t stale_step(const char *folder, const char *name, char path[CHECKPOINT_PATH_BYTES]) {
+    char **inner;
+    size_t inside;
+    long long step;
+    int end = 0;
+    if (sscanf(name, "step_%lld.tmp%n", &step, &end) != 1 || end == 0 || name[end] != 0 ||
+        path_in(folder, name, path, NULL) != 0 || file_list(path, &inner, &inside, NULL) != 0)
+        return -1;
+    bool ours = false;
+    for (size_t k = 0; k < inside; k++)
+        ours |= strncmp(inner[k], token_prefix, strlen(token_prefix)) == 0;
+    file_list_free(inner, inside);
+    return ours ? step : -1;
+}
+
+int saver_left_behind(const char *folder, int64_t *steps, int most) {
+    char **names, path[CHECKPOINT_PATH_BYTES];
+    size_t count;
+    int found = 0;
+    if (file_list(folder, &names, &count, NULL) != 0) return 0;
+    for (size_t i = 0; i < count && found < most; i++) {
+        steps[found] = stale_step(folder, names[i], path);
+        found += steps[found] >= 0;
+    }
+    file_list_free(names, count);
+    return found;
+}
+
+void saver_remove_left_behind(const char *folder, int64_t most_step) {
+    char **names, path[CHECKPOINT_PATH_BYTES];
+    size_t count;
     struct err err = {0};
-    if (file_list(s->folder, &names, &count, NULL) != 0) return;
+    if (file_list(folder, &names, &count, NULL) != 0) return;
     for (size_t i = 0; i < count; i++) {
-        long long step;
-        int end = 0;
-        if (sscanf(names[i], "step_%lld.tmp%n", &step, &end) != 1 || names[i][end] != 0 ||
-            end == 0 || step > s->step || path_in(s->folder, names[i], path, NULL) != 0 ||
-            file_list(path, &inner, &inside, NULL) != 0)
-            continue;
-        bool ours = false;
-        for (size_t k = 0; k < inside; k++)
-            ours |= strncmp(inner[k], token_prefix, strlen(token_prefix)) == 0;
-        file_list_free(inner, inside);
-        if (ours && file_remove_tree(path, &err) != 0)
+        int64_t step = stale_step(folder, names[i], path);
+        if (step >= 0 && step <= most_step && file_remove_tree(path, &err) != 0)
             log_line(LOG_WARN, "the rest of an old save could not be removed: %s", err.text);
     }
     file_list_free(names, count);
 }
 
 static void clean_up(struct saver *s) {
-    int64_t pinned = s->pinned;
+    int count = s->options.keep_step_count;
+    s->kept[count] = s->pinned;
     struct checkpoint_retention keep = {.keep_last = s->options.keep_last,
                                         .keep_every = s->options.keep_every,
-                                        .pinned = &pinned,
-                                        .pinned_count = pinned >= 0,
+                                        .pinned = s->kept,
+                                        .pinned_count = count + (s->kept[count] >= 0),
                                         .saved_step = s->step};
     checkpoint_retain(s->folder, &keep);
-    remove_stale(s);
+    saver_remove_left_behind(s->folder, s->step);
 }
 
 int saver_publish(struct saver *s, struct err *err) {

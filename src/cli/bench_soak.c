@@ -109,7 +109,7 @@ static int take_metrics(struct soak *s, json_t *line, const char *path, struct e
             s->gaps[s->gap_count++] = (double)(step - s->asked);
         s->asked = step;
     }
-    if (strcmp(event, "checkpoint_persisted") == 0)
+    if (strcmp(event, "checkpoint_persisted") == 0 && json_object_get(line, "stall_seconds"))
         s->stall_seconds += (stall - s->stall_seconds) / ++s->saves;
     if (event[0]) return 0;
     if (s->steps == 0) s->start_seconds = fmax(time - seconds - s->begin, 0);

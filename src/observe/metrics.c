@@ -147,6 +147,12 @@ void metrics_put_event(struct metrics *m, const char *event, int64_t step, const
     push(m);
 }
 
+void metrics_put_line(struct metrics *m, const char *line) {
+    if (!m->path[0]) return;
+    text_printf(&m->pending, "%s\n", line);
+    push(m);
+}
+
 void metrics_put_object(struct metrics *m, const char *event, int64_t step, json_t *members) {
     if (!m->path[0]) return;
     char *text = json_dumps(members, JSON_COMPACT);

@@ -50,5 +50,6 @@ void metrics_put_step(struct metrics *m, const struct metrics_step *s);
 // {"event":NAME,"step":N,"time":...,FIELDS}: `fields` is JSON members without braces, or "".
 void metrics_put_event(struct metrics *m, const char *event, int64_t step, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-// The same with the members of an object, of any length.
+void metrics_put_line(struct metrics *m, const char *line); // as it is
+// An event with the members of an object, of any length.
 void metrics_put_object(struct metrics *m, const char *event, int64_t step, json_t *members);

@@ -123,7 +123,7 @@ struct train_config {
     enum config_switch snapshot;
     char snapshot_folder[CONFIG_TEXT_BYTES], second_folder[CONFIG_TEXT_BYTES];
     int states_back;
-    char skip_steps[CONFIG_LIST_BYTES];
+    char skip_steps[CONFIG_LIST_BYTES], keep_steps[CONFIG_LIST_BYTES];
 
     double loss_factor, loss_deviations, norm_deviations;
     int spike_warm_up, most_spikes;
@@ -181,6 +181,10 @@ void config_comm(const struct train_config *config, struct comm_options *out);
 // The faults of fault.*; their steps and ranks are not checked against the run.
 int config_faults(const struct train_config *config, struct fault list[FAULT_MOST], int *count,
                   struct err *err);
+
+// checkpoint.keep_steps as numbers, with room for one more; free() the list.
+int config_keep_steps(const struct train_config *config, int64_t **steps, int *count,
+                      struct err *err);
 
 // What the rooms below want to know.
 void config_engine(const struct train_config *config, struct engine_options *out);

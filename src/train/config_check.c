@@ -1,6 +1,7 @@
 // Checks between keys, in the user's words and with values that would do; and what the rooms below
 // get from a configuration. See config.h.
 #include "train/config_table.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,11 +145,37 @@ static int check_faults(const struct train_config *config, struct err *err) {
     return err_context(err, "%s", config_place(config, CONFIG_OPTION(fault_kind), place));
 }
 
+int config_keep_steps(const struct train_config *c, int64_t **steps, int *count, struct err *err) {
+    char place[1200];
+    int64_t *list = malloc(((size_t)count_items(c->keep_steps) + 1) * sizeof *list);
+    int used = 0;
+    if (!list) return err_set(err, ERR_MEMORY, "no memory for checkpoint.keep_steps");
+    for (char *at = (char *)c->keep_steps; *at; at += *at == ',') {
+        double step = strtod(at, &at); // was checked when it was read
+        list[used++] = (int64_t)step;
+        if (step == floor(step)) continue;
+        free(list);
+        return err_set(err, ERR_USAGE, "%s: checkpoint.keep_steps: %.10g is not a whole number",
+                       config_place(c, CONFIG_OPTION(keep_steps), place), step);
+    }
+    *steps = list;
+    *count = used;
+    return 0;
+}
+
+static int check_keep_steps(const struct train_config *c, struct err *err) {
+    int64_t *steps;
+    int count;
+    if (config_keep_steps(c, &steps, &count, err) != 0) return -1;
+    free(steps);
+    return 0;
+}
+
 int config_cross_check(struct train_config *config, struct err *err) {
     int replicas = config->dp > 0 ? config->dp : 1; // 0: the world is not known yet
     if (check_data(config, err) != 0 || config_check_batches(config, replicas, err) != 0 ||
         check_schedule(config, err) != 0 || config_check_parallel(config, err) != 0 ||
-        check_faults(config, err) != 0)
+        check_faults(config, err) != 0 || check_keep_steps(config, err) != 0)
         return -1;
     if (config->from[0]) return 0;
     // ids that are written into exported models must exist there

@@ -259,6 +259,7 @@ const struct option config_options[] = {
     {"checkpoint.at_end", OPTION_BOOL, AT(checkpoint_at_end), "true", 0, 0, NULL, NULL, "save after the last step"},
     {"checkpoint.keep_last", OPTION_INT, AT(keep_last), "2", 1, INT_MOST, NULL, "checkpoints", "newest checkpoints that stay"},
     {"checkpoint.keep_every", OPTION_LONG, AT(keep_every), "0", 0, 1e12, NULL, "steps", "checkpoints of steps divisible by this stay too; 0: none"},
+    {"checkpoint.keep_steps", OPTION_NUMBERS, AT(keep_steps), "", 0, 1e12, NULL, "steps", "checkpoints of these steps, once saved, are never removed"},
     {"checkpoint.interval", OPTION_CHOICE, AT(checkpoint_interval), "steps", 0, 0, "steps|auto", NULL,
      "auto: max(sqrt(2 x blocking x time between failures), time to write), as measured; checkpoint.every is the first interval"},
     {"checkpoint.mtbf", OPTION_REAL, AT(mtbf_seconds), "0", 0, 1e9, NULL, "seconds",

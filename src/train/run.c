@@ -32,8 +32,10 @@ static int last_save(struct run *run, struct err *err) {
     if (run->stopped && run->saves.second) run_saves_skip_copies(run);
     if (run_saves_finish(run, false, err) != 0) return -1;
     if (run->saves.durable_step == run->step) return 0;
+    double begin = clock_seconds();
     if (run_agree(run, run_save(run, err), err) == 0)
         return run->stopped ? 0 : run_saves_finish(run, false, err); // the second folder
+    run_report_failed(run, run->step, err, clock_seconds() - begin);
     return err_context(err, "the state of step %lld could not be saved", (long long)run->step);
 }
 

@@ -70,6 +70,8 @@ int run_saves_open(struct run *run, struct engine_options *options, struct err *
     struct err why = {0};
     s->durable_step = s->copied_step = s->wanted_copy = s->last_step = -1;
     if (run_agree(run, agree_on_run(run, err), err) != 0) return -1;
+    int status = config_keep_steps(run->config, &s->keep_steps, &s->keep_step_count, err);
+    if (run_agree(run, status, err) != 0) return -1;
     int home = snapshot_home(run->config->snapshot_folder, &why);
     if (home != 0) s->memory[0] = 0;
     if (options->snapshots == 0) return 0;
@@ -101,7 +103,9 @@ static int open_savers(struct run *run, struct err *err) {
                                     .rank = run->rank,
                                     .ranks = run->ranks,
                                     .keep_last = c->keep_last,
-                                    .keep_every = c->keep_every};
+                                    .keep_every = c->keep_every,
+                                    .keep_steps = run->saves.keep_steps,
+                                    .keep_step_count = run->saves.keep_step_count};
     if (run->saves.snapshot && saver_open(&run->saves.saver, &options, err) != 0) return -1;
     if (!c->second_folder[0]) return 0;
     options.folder = c->second_folder;
@@ -128,6 +132,8 @@ void run_saves_close(struct run *run) {
     saver_close(s->second);
     saver_close(s->saver);
     snapshot_close(s->snapshot);
+    free(s->keep_steps);
+    s->keep_steps = NULL;
     s->saver = s->second = NULL;
     s->snapshot = NULL;
 }
@@ -198,13 +204,16 @@ static void begin_writing(struct run *run) {
         saver_begin_failed(s->saver, s->next.step, &s->next.why);
 }
 
-static void tell_late(struct run *run, const char *what) {
-    if (run->saves.told_late) return;
-    run->saves.told_late = true;
+// Once each until a save is durable again: that a save waits, and that the run does.
+static void tell_late(struct run *run, int64_t for_step, bool run_waits, const char *what) {
+    bool *told = run_waits ? &run->saves.told_wait : &run->saves.told_late;
+    if (*told) return;
+    *told = true;
     log_line(LOG_INFO, "step %lld: a save is due while that of step %lld %s", (long long)run->step,
-             (long long)saver_step(run->saves.saver), what);
-    metrics_put_event(&run->metrics, "checkpoint_waits", run->step, "\"for_step\":%lld",
-                      (long long)saver_step(run->saves.saver));
+             (long long)for_step, what);
+    metrics_put_event(&run->metrics, "checkpoint_waits", run->step,
+                      "\"for_step\":%lld,\"run_waits\":%s", (long long)for_step,
+                      run_waits ? "true" : "false");
 }
 
 static int look(struct run *run, double *pause, struct err *err);
@@ -220,6 +229,9 @@ static int wait_while(struct run *run, const bool *flag, bool must, struct err *
 }
 
 static bool is_to_stay(const struct run *run, int64_t step) {
+    const struct run_saves *s = &run->saves;
+    for (int i = 0; i < s->keep_step_count; i++)
+        if (s->keep_steps[i] == step) return true;
     return run->config->keep_every > 0 && step % run->config->keep_every == 0;
 }
 
@@ -227,10 +239,12 @@ static bool is_to_stay(const struct run *run, int64_t step) {
 static int make_way(struct run *run, struct err *err) {
     struct run_saves *s = &run->saves;
     int64_t old = s->next.step;
-    bool stays = s->next.waits && is_to_stay(run, old);
-    if (stays)
-        tell_late(run, "waits for the disk, which is slower than saves come; the run waits too");
-    if (wait_while(run, &s->next.waits, stays, err) != 0) return -1;
+    if (wait_while(run, &s->next.waits, false, err) != 0) return -1;
+    if (s->next.waits && is_to_stay(run, old)) {
+        tell_late(run, old, true,
+                  "waits for the disk, which is slower than saves come; the run waits too");
+        if (wait_while(run, &s->next.waits, true, err) != 0) return -1;
+    }
     if (!s->next.waits) return 0;
     log_line(LOG_WARN,
              "checkpoint of step %lld is replaced by that of step %lld before it was "
@@ -260,7 +274,7 @@ int run_save_behind(struct run *run, struct err *err) {
     s->due = run->signals[SIGNAL_SNAPSHOT_BUSY] > 0;
     if (wait_while(run, &s->due, is_to_stay(run, run->step), err) != 0) return -1;
     if (s->due) {
-        tell_late(run, "is not complete in memory; it begins when that is");
+        tell_late(run, s->last_step, false, "is not complete in memory; it begins when that is");
         return 0;
     }
     if (make_way(run, err) != 0 || pass_over_failed(run, err) != 0) return -1;
@@ -284,7 +298,8 @@ int run_save_behind(struct run *run, struct err *err) {
     if (saver_idle(s->saver))
         begin_writing(run);
     else
-        tell_late(run, "is still being written; it follows, from memory");
+        tell_late(run, saver_step(s->saver), false,
+                  "is still being written; it follows, from memory");
     return 0;
 }
 
@@ -317,7 +332,7 @@ static void heed_save(struct run *run, const struct saver_result *r) {
     if (r->news == SAVER_FAILED) run_tell_failed(run, r->step, &r->why, r->seconds);
     if (r->news != SAVER_PERSISTED) return;
     average(&s->persist_seconds, r->seconds);
-    s->told_late = false;
+    s->told_late = s->told_wait = false;
     run_tell_persisted(run, r->step, r->path, r->bytes, r->seconds);
     snapshot_tidy(s->memory, run->ranks);
 }
@@ -391,6 +406,9 @@ static bool works(const struct run *run) {
 
 static void drop_all(struct run *run) {
     struct run_saves *s = &run->saves;
+    struct err why = {0};
+    (void)err_set(&why, ERR_INTERRUPT, "no longer wanted");
+    if (s->next.waits) run_tell_failed(run, s->next.step, &why, clock_seconds() - s->begun);
     s->next.waits = s->due = false;
     s->wanted_copy = s->copied_step;
     if (s->saver) saver_cancel(s->saver);

@@ -232,7 +232,7 @@ static int open_journals(struct run *run, struct err *err) {
     if (try_trace(run, err) != 0) return -1;
     if (!run_leads(run)) return 0;
     if (file_join(path, sizeof path, c->folder, "metrics.jsonl", err) != 0 ||
-        metrics_open(&run->metrics, path, run->step, err) != 0)
+        run_open_journal(run, path, err) != 0)
         return -1;
     if (write_file(run, "config.yaml", run->config_text.data, run->config_text.size, err) != 0)
         return -1;

@@ -66,6 +66,10 @@ void run_tell_persisted(struct run *run, int64_t step, const char *path, uint64_
 void run_tell_failed(struct run *run, int64_t step, const struct err *why, double seconds) {
     log_line(LOG_WARN, "checkpoint of step %lld failed, training goes on: %s", (long long)step,
              why->text);
+    run_report_failed(run, step, why, seconds);
+}
+
+void run_report_failed(struct run *run, int64_t step, const struct err *why, double seconds) {
     json_t *text = json_string(why->text);
     char *quoted = json_dumps(text, JSON_ENCODE_ANY);
     metrics_put_event(&run->metrics, "checkpoint_failed", step, "\"seconds\":%.3f,\"why\":%s",
@@ -75,6 +79,19 @@ void run_tell_failed(struct run *run, int64_t step, const struct err *why, doubl
     if (run_leads(run) && run->control && run->control->heartbeat)
         heartbeat_report(run->control->heartbeat, "checkpoint_failed",
                          json_pack("{s:s,s:I}", "text", why->text, "step", (json_int_t)step));
+}
+
+static void retain(struct run *run) {
+    struct run_saves *s = &run->saves;
+    struct checkpoint_retention keep = {.keep_last = run->config->keep_last,
+                                        .keep_every = run->config->keep_every,
+                                        .pinned = s->keep_steps,
+                                        .pinned_count = s->keep_step_count,
+                                        .saved_step = run->step};
+    if (s->second && !saver_idle(s->second)) // it is being copied
+        s->keep_steps[keep.pinned_count++] = s->copied_step;
+    checkpoint_retain(run->config->checkpoint_folder, &keep);
+    saver_remove_left_behind(run->config->checkpoint_folder, run->step);
 }
 
 int run_save(struct run *run, struct err *err) {
@@ -98,8 +115,6 @@ int run_save(struct run *run, struct err *err) {
     run->saves.stall = clock_seconds() - clock;
     run_saves_measure(run, run->saves.stall, saved.seconds);
     run_tell_persisted(run, run->step, saved.path, saved.bytes, saved.seconds);
-    struct checkpoint_retention keep = {
-        .keep_last = config->keep_last, .keep_every = config->keep_every, .saved_step = run->step};
-    if (run_leads(run)) checkpoint_retain(config->checkpoint_folder, &keep);
+    if (run_leads(run)) retain(run);
     return 0;
 }

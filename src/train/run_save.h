@@ -3,6 +3,7 @@
 //
 //   run_save.c      a save that the run waits for; the last one; what is reported of saves
 //   run_behind.c    snapshots in memory, and writing behind the run
+//   run_interrupted.c   saves that ended with their process
 //   run_restore.c   the newest state, an older one, a model's folder, or initial weights
 //   run_room.c      whether there is memory for snapshots
 #pragma once
@@ -22,7 +23,7 @@ struct run_saves {
     struct saver *saver;       // from snapshots
     struct saver *second;      // to checkpoint.second_folder
     bool due;                  // one could not begin yet
-    bool told_late;            // and that was said
+    bool told_late, told_wait; // and that was said; that the run stands still for the disk
     struct {
         bool waits;
         int generation;
@@ -37,6 +38,8 @@ struct run_saves {
     bool copies;         // and its copy goes on
     double blocking_seconds, persist_seconds; // moving averages; 0: not known yet
     int64_t last_step;                        // of the last begin
+    int64_t *keep_steps;                      // checkpoint.keep_steps, and room for one more
+    int keep_step_count;
 };
 
 // Before the engine takes its memory: that of snapshots, or options->snapshots becomes 0.
@@ -69,3 +72,9 @@ void run_saves_measure(struct run *run, double blocking, double persist);
 void run_tell_persisted(struct run *run, int64_t step, const char *path, uint64_t bytes,
                         double seconds);
 void run_tell_failed(struct run *run, int64_t step, const struct err *why, double seconds);
+// The same without the line that says that training goes on.
+void run_report_failed(struct run *run, int64_t step, const struct err *why, double seconds);
+
+// Opens metrics.jsonl (rank 0). Of saves that an earlier process began and whose end nobody has
+// told, it tells it.
+int run_open_journal(struct run *run, const char *path, struct err *err);
