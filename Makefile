@@ -82,8 +82,8 @@ test-onednn3: ## builds and tests against oneDNN 3.x in a folder of its own
 	@scripts/setup onednn3
 	@scripts/test-onednn3
 
-test-cluster: build ## trials on hosts that are namespaces of this machine (root, iproute2), with a Slurm after scripts/setup cluster
-	@WEFT_TEST_ALL=1 $(BUILD)/test_cluster $(FILTER)
+test-cluster: build ## trials on hosts that are namespaces of this machine, and under a Slurm; needs root, and scripts/setup cluster
+	@scripts/test-cluster $(BUILD) $(FILTER)
 
 test-kills: build ## kill -9 of ranks or of all of a run at random moments, 200 runs (10 to 15 minutes on two idle cores); SEEDS=FROM-TO
 	@scripts/test-kills $(BUILD) $(SEEDS)
