@@ -15,16 +15,18 @@ enum {
     STATUS_BAD_HOST = 76,
     STATUS_INTERRUPTED = 130
 };
+static const double HOST_SECONDS = 86400; // in which failures of a host count together
+
+struct policy_host {
+    double times[HOST_FAILURES_MOST]; // of its latest failures, the newest first
+    int failures;                     // of those that are known
+};
 
 struct policy {
     struct policy_options options;
-    int64_t newest;       // step that was done; 0: none
+    struct policy_history run;
     int64_t attempt_done; // newest step that was done since the last restart; 0: none
-    int vain;             // restarts since `newest` moved
-    int64_t loop_step;    // that failed last; -1: none
-    int loop_failures;    // in a row, at that step
-    bool loop_skipped;    // its batch was passed over already
-    int *host_failures;
+    struct policy_host *hosts;
     int host_count;
 };
 
@@ -32,42 +34,65 @@ int policy_open(struct policy **out, const struct policy_options *options, struc
     struct policy *p = calloc(1, sizeof *p);
     if (!p) return err_set(err, ERR_MEMORY, "no memory for the history of restarts");
     p->options = *options;
-    p->loop_step = -1;
+    p->run = policy_history_none();
     *out = p;
     return 0;
 }
 
 void policy_close(struct policy *p) {
-    if (p) free(p->host_failures);
+    if (p) free(p->hosts);
     free(p);
+}
+
+struct policy_history policy_history_none(void) {
+    return (struct policy_history){.loop_step = -1};
+}
+
+void policy_keep(const struct policy *p, struct policy_history *out) {
+    *out = p->run;
+}
+
+void policy_recall(struct policy *p, const struct policy_history *history) {
+    p->run = *history;
+}
+
+static void end_loop(struct policy *p) {
+    p->run.loop_step = -1;
+    p->run.loop_failures = 0;
+    p->run.loop_skipped = false;
 }
 
 void policy_progress(struct policy *p, int64_t step) {
     if (step > p->attempt_done) p->attempt_done = step;
-    if (step <= p->newest) return;
-    p->newest = step;
-    p->vain = 0;
-    // One step further may be the same failure, seen by a rank that was ahead of the others.
-    if (step <= p->loop_step) return;
-    p->loop_step = -1;
-    p->loop_failures = 0;
-    p->loop_skipped = false;
+    if (step <= p->run.newest) return;
+    p->run.newest = step;
+    p->run.vain = 0;
+    if (step >= p->run.loop_step) end_loop(p); // the step that failed was done
 }
 
-// Whether the host has failed its ranks often, and no other has.
-static bool is_bad_host(struct policy *p, int host) {
-    if (host < 0) return false;
+static struct policy_host *find_host(struct policy *p, int host) {
     if (host >= p->host_count) {
-        int *grown = realloc(p->host_failures, sizeof *grown * (size_t)(host + 1));
-        if (!grown) return false;
+        struct policy_host *grown = realloc(p->hosts, sizeof *grown * (size_t)(host + 1));
+        if (!grown) return NULL;
         memset(grown + p->host_count, 0, sizeof *grown * (size_t)(host + 1 - p->host_count));
-        p->host_failures = grown;
+        p->hosts = grown;
         p->host_count = host + 1;
     }
-    p->host_failures[host]++;
+    return &p->hosts[host];
+}
+
+// Whether the host has failed its ranks often of late, and no other has.
+static bool is_bad_host(struct policy *p, int host, double now) {
+    struct policy_host *h = host >= 0 ? find_host(p, host) : NULL;
+    if (!h) return false;
+    memmove(h->times + 1, h->times, sizeof h->times - sizeof *h->times);
+    h->times[0] = now;
+    if (h->failures < HOST_FAILURES_MOST) h->failures++;
     for (int i = 0; i < p->host_count; i++)
-        if (i != host && p->host_failures[i] > 0) return false;
-    return p->host_failures[host] >= HOST_FAILURES_MOST;
+        if (i != host && p->hosts[i].failures > 0 && now <= p->hosts[i].times[0] + HOST_SECONDS)
+            return false;
+    return h->failures == HOST_FAILURES_MOST &&
+           now <= h->times[HOST_FAILURES_MOST - 1] + HOST_SECONDS;
 }
 
 static bool is_own_fault(const struct policy_failure *f) {
@@ -95,6 +120,12 @@ static void stop(struct policy_decision *out, const char *why) {
     snprintf(out->why, sizeof out->why, "%s", why);
 }
 
+// A person will look at it; the next launch begins with the whole budget.
+static void give_up(struct policy *p) {
+    p->run.vain = 0;
+    end_loop(p);
+}
+
 // What another try cannot mend. True: decided.
 static bool is_hopeless(const struct policy *p, const struct policy_failure *f,
                         struct policy_decision *out) {
@@ -105,7 +136,7 @@ static bool is_hopeless(const struct policy *p, const struct policy_failure *f,
     }
     bool permanent = !f->signal && (f->status == STATUS_USAGE || f->status == STATUS_DATA ||
                                     f->status == STATUS_INTERNAL);
-    if (p->attempt_done == 0 && (permanent || (p->newest == 0 && is_own_fault(f)))) {
+    if (p->attempt_done == 0 && (permanent || (p->run.newest == 0 && is_own_fault(f)))) {
         stop(out, permanent ? "a fault of configuration, data or program, before any step: another "
                               "start would end in the same way"
                             : "the program failed before any step was done: another start would "
@@ -118,33 +149,35 @@ static bool is_hopeless(const struct policy *p, const struct policy_failure *f,
 // Failures at the same step. True: decided.
 static bool is_loop(struct policy *p, const struct policy_failure *f, struct policy_decision *out) {
     if (is_of_machine(f) || f->step < 0 || p->options.crash_loop == CRASH_LOOP_RETRY) return false;
-    // Ranks are at most a step apart, and another one may have been seen to fail this time.
-    bool same = p->loop_step >= 0 && llabs(f->step - p->loop_step) <= 1;
-    if (!same) p->loop_skipped = false;
-    p->loop_failures = same ? p->loop_failures + 1 : 1;
-    if (!same || f->step > p->loop_step) p->loop_step = f->step;
-    if (p->loop_failures == 1) return false;
-    bool over = p->loop_failures > LOOP_RESTARTS || p->options.crash_loop == CRASH_LOOP_STOP;
+    // Ranks are at most a step apart, and another one may have been seen to fail this time. Where
+    // the step was done since then, it is another failure.
+    bool same = p->run.loop_step >= 0 && llabs(f->step - p->run.loop_step) <= 1 &&
+                p->attempt_done < p->run.loop_step;
+    if (!same) p->run.loop_skipped = false;
+    p->run.loop_failures = same ? p->run.loop_failures + 1 : 1;
+    if (!same || f->step > p->run.loop_step) p->run.loop_step = f->step;
+    if (p->run.loop_failures == 1) return false;
+    bool over = p->run.loop_failures > LOOP_RESTARTS || p->options.crash_loop == CRASH_LOOP_STOP;
     if (!over) {
         out->states_back = 1;
         snprintf(out->why, sizeof out->why,
                  "the second failure at step %lld: one state further back than the newest",
-                 (long long)p->loop_step);
+                 (long long)p->run.loop_step);
         return true;
     }
-    if (p->options.crash_loop == CRASH_LOOP_SKIP && !p->loop_skipped) {
-        out->skip_step = p->loop_step;
-        p->loop_skipped = true;
+    if (p->options.crash_loop == CRASH_LOOP_SKIP && !p->run.loop_skipped) {
+        out->skip_step = p->run.loop_step;
+        p->run.loop_skipped = true;
         snprintf(out->why, sizeof out->why,
-                 "failure %d at step %lld: its batch is passed over from now on", p->loop_failures,
-                 (long long)p->loop_step);
+                 "failure %d at step %lld: its batch is passed over from now on",
+                 p->run.loop_failures, (long long)p->run.loop_step);
         return true;
     }
-    out->skip_step = p->loop_step;
+    out->skip_step = p->run.loop_step;
     stop(out, "");
-    snprintf(out->why, sizeof out->why, "a crash loop: failure %d at step %lld%s", p->loop_failures,
-             (long long)p->loop_step,
-             p->loop_skipped ? ", whose batch was passed over"
+    snprintf(out->why, sizeof out->why, "a crash loop: failure %d at step %lld%s",
+             p->run.loop_failures, (long long)p->run.loop_step,
+             p->run.loop_skipped ? ", whose batch was passed over"
              : p->options.crash_loop == CRASH_LOOP_SKIP
                  ? ""
                  : "; look at its samples, or let --crash-loop skip pass over its batch");
@@ -153,8 +186,8 @@ static bool is_loop(struct policy *p, const struct policy_failure *f, struct pol
 
 static double back_off(const struct policy *p) {
     double wait = p->options.back_off_seconds;
-    if (p->vain == 0 || wait <= 0) return 0; // the first restart is made at once
-    for (int i = 1; i < p->vain && wait < p->options.back_off_most_seconds; i++) wait *= 2;
+    if (p->run.vain == 0 || wait <= 0) return 0; // the first restart is made at once
+    for (int i = 1; i < p->run.vain && wait < p->options.back_off_most_seconds; i++) wait *= 2;
     return wait < p->options.back_off_most_seconds ? wait : p->options.back_off_most_seconds;
 }
 
@@ -167,8 +200,8 @@ static void look_at_host(struct policy *p, const struct policy_failure *f,
     bool machine = f->kind == INCIDENT_HANG || f->kind == INCIDENT_CORRUPTION ||
                    f->kind == INCIDENT_HARDWARE ||
                    (f->signal && f->signal != SIGABRT && is_own_fault(f));
-    if (f->host < 0 || retry) return;
-    out->suspicion = is_bad_host(p, f->host) && !bad_host && !lost;
+    if (f->host < 0 || f->hearsay || retry) return;
+    out->suspicion = is_bad_host(p, f->host, f->time) && !bad_host && !lost;
     if (out->suspicion || bad_host || lost) out->evict_host = f->host;
     if (!bad_host && !lost && machine) out->check_host = f->host;
 }
@@ -182,24 +215,28 @@ void policy_decide(struct policy *p, const struct policy_failure *f, struct poli
         return;
     }
     if (is_hopeless(p, f, out)) return;
-    if (p->vain >= p->options.budget) {
+    if (p->run.vain >= p->options.budget) {
         stop(out, "");
         snprintf(out->why, sizeof out->why,
                  p->options.budget == 0 ? "no restarts are allowed"
                                         : "%d restarts brought no step beyond the newest one",
                  p->options.budget);
+        give_up(p);
         return;
     }
     look_at_host(p, f, out);
     bool decided = is_loop(p, f, out);
-    if (out->action == POLICY_STOP) return;
+    if (out->action == POLICY_STOP) {
+        give_up(p);
+        return;
+    }
     out->wait_seconds = back_off(p);
-    p->vain++;
+    p->run.vain++;
     p->attempt_done = 0;
     if (decided) return;
     if (out->evict_host >= 0)
         snprintf(out->why, sizeof out->why, "another machine may mend it");
     else
-        snprintf(out->why, sizeof out->why, "restart %d without a new step, of at most %d", p->vain,
-                 p->options.budget);
+        snprintf(out->why, sizeof out->why, "restart %d without a new step, of at most %d",
+                 p->run.vain, p->options.budget);
 }

@@ -100,6 +100,24 @@ TEST(policy_crash_loop_is_a_step_wide) {
     policy_close(p);
 }
 
+// Long steps, and a kill in each of three: none of them failed twice.
+TEST(policy_steps_in_a_row_are_no_crash_loop) {
+    struct policy *p = open_policy(CRASH_LOOP_BACK, 10);
+    for (int64_t step = 12; step < 20; step++) {
+        policy_progress(p, step - 1);
+        struct policy_decision d = fail_with(p, killed(SIGKILL, step));
+        CHECK_EQ_INT(d.action, POLICY_RESTART);
+        CHECK_EQ_INT(d.states_back, 0);
+    }
+    // nor where they had been done before the run went back
+    policy_progress(p, 100);
+    for (int64_t step = 50; step < 55; step++) {
+        policy_progress(p, step - 1);
+        CHECK_EQ_INT(fail_with(p, killed(SIGKILL, step)).states_back, 0);
+    }
+    policy_close(p);
+}
+
 TEST(policy_crash_loop_skips_where_allowed) {
     struct policy *p = open_policy(CRASH_LOOP_SKIP, 10);
     policy_progress(p, 11);
@@ -198,6 +216,58 @@ TEST(policy_hosts) {
         f.host = i % 2;
         CHECK_EQ_INT(fail_with(p, f).evict_host, -1);
     }
+    policy_close(p);
+}
+
+// Weeks of a run bring failures everywhere; what counts is of the same day.
+TEST(policy_hosts_are_judged_by_a_day) {
+    static const double day = 86400;
+    struct policy *p = open_policy(CRASH_LOOP_BACK, 100);
+    struct policy_failure f = killed(SIGKILL, 11);
+    f.time = 1000;
+    f.host = 3;
+    policy_progress(p, 10);
+    fail_with(p, f);
+    f.time += 2 * day;
+    f.host = 0;
+    f.step = 21;
+    policy_progress(p, 20);
+    CHECK_EQ_INT(fail_with(p, f).evict_host, -1);
+    f.time += 2 * day; // too far apart
+    f.step = 31;
+    policy_progress(p, 30);
+    CHECK_EQ_INT(fail_with(p, f).evict_host, -1);
+    f.time += 100; // host 3 failed long ago
+    f.step = 41;
+    policy_progress(p, 40);
+    CHECK_EQ_INT(fail_with(p, f).evict_host, 0);
+    policy_close(p);
+}
+
+// A scheduler starts the run anew at night: steps, budget and a crash loop go on counting.
+TEST(policy_history_outlives_the_supervisor) {
+    struct policy_history kept;
+    struct policy *p = open_policy(CRASH_LOOP_BACK, 10);
+    policy_progress(p, 1000);
+    fail_with(p, killed(SIGKILL, 1001));
+    fail_with(p, killed(SIGKILL, 1001));
+    policy_keep(p, &kept);
+    policy_close(p);
+    p = open_policy(CRASH_LOOP_BACK, 10);
+    policy_recall(p, &kept);
+    // the program is known to work
+    CHECK_EQ_INT(fail_with(p, killed(SIGBUS, -1)).action, POLICY_RESTART);
+    CHECK_EQ_INT(fail_with(p, status(4, -1)).action, POLICY_RESTART);
+    CHECK_EQ_INT(fail_with(p, killed(SIGKILL, 1001)).action, POLICY_STOP);
+    policy_keep(p, &kept); // given up: who starts it again has looked at it
+    policy_close(p);
+    CHECK_EQ_INT(kept.newest, 1000);
+    CHECK_EQ_INT(kept.vain, 0);
+    CHECK_EQ_INT(kept.loop_step, -1);
+    p = open_policy(CRASH_LOOP_BACK, 2);
+    kept.vain = 2;
+    policy_recall(p, &kept);
+    CHECK_EQ_INT(fail_with(p, status(75, 1001)).action, POLICY_STOP);
     policy_close(p);
 }
 
