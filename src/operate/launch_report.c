@@ -123,11 +123,11 @@ static int show_line(struct report_reader *r, int rank, const char *line, bool w
 }
 
 static void take_end(struct report_reader *r, int rank, const char *text) {
-    char kind, host[sizeof r->first_host];
+    char kind, host[sizeof r->rank->host];
     int number;
     double time = 0;
     long long step = -1;
-    if (sscanf(text, "%c %d %127s %lf %lld", &kind, &number, host, &time, &step) < 3) return;
+    if (sscanf(text, "%c %d %63s %lf %lld", &kind, &number, host, &time, &step) < 3) return;
     struct report_rank *end = &r->rank[rank];
     char *message = end->message;
     *end = (struct report_rank){.message = message,
@@ -136,11 +136,36 @@ static void take_end(struct report_reader *r, int rank, const char *text) {
                                 .step = step,
                                 .status = kind == 'E' ? number : 0,
                                 .signal = kind == 'S' ? number : 0};
+    memcpy(end->host, host, sizeof host);
     if (!end->status && !end->signal) return;
     r->failed++;
-    if (r->first_rank >= 0) return;
-    r->first_rank = rank;
-    snprintf(r->first_host, sizeof r->first_host, "%s", host);
+    if (r->first_rank < 0) r->first_rank = rank;
+}
+
+// What another rank said, as comm passes it on: "rank 3 (node4) reports: ...".
+static bool is_repeated(const char *message) {
+    return strstr(message, ") reports: ") != NULL;
+}
+
+// 0: it ended well; 1: it passes on what another said; 2: it says nothing; 3: it says what
+// happened; 4: so does its end.
+static int weight_of(const struct report_rank *rank) {
+    if (!rank->ended || (!rank->status && !rank->signal)) return 0;
+    if (rank->signal) return 4;
+    if (!rank->message) return 2;
+    return is_repeated(rank->message) ? 1 : 3;
+}
+
+int report_culprit(const struct report_reader *r, bool *sure) {
+    int found = r->first_rank;
+    *sure = false;
+    if (found < 0) return -1;
+    if (weight_of(&r->rank[found]) < 3)
+        for (int i = 0; i < r->ranks; i++)
+            if (weight_of(&r->rank[i]) > weight_of(&r->rank[found])) found = i;
+    // One that ended alone, and in silence, did so by itself.
+    *sure = weight_of(&r->rank[found]) > (r->failed == 1 ? 1 : 2);
+    return found;
 }
 
 static int take_record(struct report_reader *r, const char *record, struct text *show) {
@@ -218,10 +243,8 @@ void report_failed(const struct report_reader *r, int rank, struct text *out) {
     list_alike(r, rank, &alike);
     if (alike.data && strpbrk(alike.data, "-,"))
         text_printf(out, "ranks %s ended", alike.data);
-    else if (rank == r->first_rank)
-        text_printf(out, "rank %d on %s ended", rank, r->first_host);
     else
-        text_printf(out, "rank %d ended", rank);
+        text_printf(out, "rank %d on %s ended", rank, end->host);
     if (end->signal) {
         const char *name = strsignal(end->signal);
         text_printf(out, " by signal %d (%c%s)", end->signal, tolower((unsigned char)name[0]),

@@ -42,13 +42,13 @@ struct report_rank {
     int status, signal;
     double time;   // when, by the clock of its host; 0: not said
     int64_t step;  // that it was in; -1: none, or not said
+    char host[64]; // where
     char *message; // its last error ("weft: ...", without that); NULL: none
 };
 struct report_reader {
     int ranks;
     struct report_rank *rank;       // [ranks]
     int first_rank;                 // that failed; -1: none
-    char first_host[128];           // where
     int failed;                     // ranks that ended with a fault
     struct text line;               // not complete yet
     bool verbose;                   // show what mpirun says as it comes
@@ -68,6 +68,11 @@ int report_put(struct report_reader *reader, const char *bytes, size_t size, str
 
 // What rank `rank` said of its failure, or another one where it was silent; "" where all were.
 const char *report_message(const struct report_reader *reader, int rank);
+// The rank whose failure the others followed: one that was ended by a signal, or has a message of
+// its own; that of the first record where it has one, or nobody has. Ranks that were told of a
+// failure end with its status, too, in silence or with "rank 3 (node4) reports: ...", and may be
+// seen to end first. *sure: false where all that ended only followed. -1: none failed.
+int report_culprit(const struct report_reader *reader, bool *sure);
 // "rank 3 on node2 ended by signal 9 (killed)", or "ranks 0-3 ended with status 2".
 void report_failed(const struct report_reader *reader, int rank, struct text *out);
 

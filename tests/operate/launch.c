@@ -320,6 +320,72 @@ TEST(report_keeps_last_messages) {
 }
 
 // What rank 0 says at every start is shown at the first one.
+// `said`: its last words, NULL: none.
+static void end_rank(struct text *stream, int rank, const char *said, int status, int signal) {
+    struct text rest = {0};
+    char line[300], host[32];
+    snprintf(line, sizeof line, "weft: %s\n", said ? said : "");
+    snprintf(host, sizeof host, "node%d", rank + 1);
+    if (said) report_lines(stream, &rest, rank, line, strlen(line), true);
+    report_end(stream, rank, status, signal, host, 1e9, 7);
+    text_free(&rest);
+}
+
+static int culprit_of(struct text *stream, bool *sure) {
+    struct report_reader reader;
+    struct err err = {0};
+    struct text show = {0}, failed = {0};
+    char host[32];
+    CHECK_OK(report_open(&reader, 4, false, &err), err);
+    report_put(&reader, stream->data, stream->size, &show);
+    int rank = report_culprit(&reader, sure);
+    if (reader.failed == 1) {
+        report_failed(&reader, rank, &failed);
+        snprintf(host, sizeof host, "on node%d ", rank + 1);
+        CHECK_CONTAINS(failed.data, host);
+    }
+    report_close(&reader);
+    text_free(&show);
+    text_free(&failed);
+    stream->size = 0;
+    return rank;
+}
+
+// Ranks that were told of a failure end as the one that failed, and may be the first to do so.
+TEST(report_finds_the_rank_that_failed) {
+    static const char told[] = "rank 3 (node4) reports: disk: Input/output error";
+    struct text s = {0};
+    bool sure;
+    end_rank(&s, 1, told, 4, 0);
+    end_rank(&s, 0, NULL, 4, 0);
+    end_rank(&s, 3, "disk: Input/output error", 4, 0);
+    end_rank(&s, 2, NULL, 4, 0);
+    CHECK_EQ_INT(culprit_of(&s, &sure), 3);
+    CHECK(sure);
+    end_rank(&s, 1, told, 4, 0); // the one that failed has not ended yet
+    end_rank(&s, 0, NULL, 4, 0);
+    CHECK_EQ_INT(culprit_of(&s, &sure), 0);
+    CHECK(!sure);
+    end_rank(&s, 1, told, 4, 0);
+    CHECK_EQ_INT(culprit_of(&s, &sure), 1);
+    CHECK(!sure);
+    end_rank(&s, 0, NULL, 4, 0); // its core took its time
+    end_rank(&s, 2, NULL, 0, 11);
+    end_rank(&s, 3, "nothing came from rank 2 (node3)", 75, 0);
+    CHECK_EQ_INT(culprit_of(&s, &sure), 2);
+    CHECK(sure);
+    end_rank(&s, 2, "disk: Input/output error", 4, 0); // was the first, too
+    end_rank(&s, 1, "disk: Input/output error", 4, 0);
+    CHECK_EQ_INT(culprit_of(&s, &sure), 2);
+    CHECK(sure);
+    end_rank(&s, 2, NULL, 1, 0); // alone, whatever it said
+    CHECK_EQ_INT(culprit_of(&s, &sure), 2);
+    CHECK(sure);
+    end_rank(&s, 0, NULL, 0, 0);
+    CHECK_EQ_INT(culprit_of(&s, &sure), -1);
+    text_free(&s);
+}
+
 TEST(report_leaves_out_what_is_known) {
     struct report_reader reader;
     struct report_known known = {.learning = true};
