@@ -174,6 +174,9 @@ static json_t *finish(struct agent_job *job, bool late) {
     if (why[0]) {
         json_decref(found);
         found = json_pack("{s:s}", "error", why);
+        // SIGKILL comes from outside, or for want of memory
+        if (!late && WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
+            json_object_set_new(found, "crashed", json_true());
     }
     json_object_set_new(found, "type", json_string("done"));
     json_object_set_new(found, "id", json_integer(job->id));

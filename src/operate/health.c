@@ -125,6 +125,7 @@ json_t *health_json(const struct health *health) {
         const struct health_check *c = &health->checks[i];
         json_t *one =
             json_pack("{s:s, s:b, s:s}", "name", c->name, "passed", c->passed, "found", c->found);
+        if (c->unanswered) json_object_set_new(one, "unanswered", json_true());
         if (c->rate > 0) json_object_set_new(one, "rate", json_real(c->rate));
         if (c->seconds > 0) json_object_set_new(one, "seconds", json_real(c->seconds));
         json_array_append_new(list, one);

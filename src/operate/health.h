@@ -37,6 +37,7 @@ struct health_options {
 struct health_check {
     char name[64]; // "gemm fp32", "memory", "disk /x", "link node3:4100", "counters"
     bool passed;
+    bool unanswered; // not passed, for want of an answer: of a peer, or of the disk
     double rate;     // FLOP/s, bytes/s; 0: none
     double seconds;  // of a link: latency of a message and its answer
     char found[256]; // "312 GFLOP/s, 64 results equal"
@@ -50,6 +51,7 @@ struct health {
 // -1: a check could not be made at all (no memory, more than HEALTH_CHECKS_MOST).
 int health_run(const struct health_options *options, struct health *out, struct err *err);
 // {"passed":true,"seconds":3.1,"checks":[{"name":...,"passed":...,"found":...,"rate":...}, ...]}
+// and "unanswered":true beside "passed":false.
 json_t *health_json(const struct health *health);
 // ERR_BAD_HOST with what failed, in one line; 0 when all passed.
 int health_verdict(const struct health *health, const char *host, struct err *err);

@@ -70,6 +70,7 @@ int health_disk(const struct health_options *o, struct health *out, struct err *
     if (file_exists(path)) file_remove(path, NULL);
     free(block);
     check->passed = !failed && wrong == 0;
+    check->unanswered = failed;
     if (failed) {
         snprintf(check->found, sizeof check->found, "%.250s", why.text);
         return 0;

@@ -244,6 +244,7 @@ int health_links(const struct health_options *o, struct health *out, struct err 
             return err_set(err, why.kind, "%s", why.text);
         } else {
             check->passed = false;
+            check->unanswered = true;
             snprintf(check->found, sizeof check->found, "%.250s", why.text);
         }
     }

@@ -86,6 +86,7 @@ TEST(health_of_a_full_disk) {
     CHECK_OK(health_run(&o, &found, &err), err);
     file_fail_after(0, 0);
     CHECK_EQ_INT(check_of("disk")->passed, false);
+    CHECK_EQ_INT(check_of("disk")->unanswered, true);
     CHECK_CONTAINS(check_of("disk")->found, "No space left");
     o.folder = "/nowhere/at/all";
     CHECK_OK(health_run(&o, &found, &err), err);
@@ -186,6 +187,7 @@ TEST(health_measures_a_link) {
     }
     run_link(&server.key, "link");
     CHECK_EQ_INT(check_of("link")->passed, false);
+    CHECK_EQ_INT(check_of("link")->unanswered, false);
     CHECK_CONTAINS(check_of("link")->found, " 1 bytes of 6 MB are wrong");
     struct wire_key other = server.key;
     other.bytes[3] ^= 1;
@@ -196,6 +198,7 @@ TEST(health_measures_a_link) {
     stop_server();
     run_link(&server.key, NULL);
     CHECK_EQ_INT(check_of("link")->passed, false);
+    CHECK_EQ_INT(check_of("link")->unanswered, true);
     CHECK_CONTAINS(check_of("link")->found, "127.0.0.1");
 }
 
