@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "checkpoint/hf_folder.h"
 #include "memory/memory.h"
@@ -12,15 +13,14 @@
 #include "train/run_fault.h"
 #include "train/run_parts.h"
 #include "train/world.h"
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 enum { READER_TRACE_SPANS = 1 << 16 };
+static const double LOCK_SECONDS = 120; // longer than the lease of a lock on NFS
 
 static int write_file(struct run *run, const char *name, const char *text, size_t bytes,
                       struct err *err) {
@@ -29,20 +29,49 @@ static int write_file(struct run *run, const char *name, const char *text, size_
     return file_replace(path, text, bytes, err);
 }
 
+static bool is_to_go_on(const void *context) {
+    const struct run_control *control = context;
+    return !(control->stop && *control->stop) && !(control->preempted && *control->preempted) &&
+           !heartbeat_wants_leave(control->heartbeat);
+}
+
+// A former rank of this run may hold it: its host was lost, and the server of files does not know
+// yet; or it stands in a write to a disk that does not answer, where no signal ends it.
+static int wait_for_lock(struct run *run, struct err *err) {
+    const struct run_control *control = run->control;
+    log_line(LOG_WARN,
+             "%s: another process still holds the lock of this folder; waiting for it, %.0f s at "
+             "most",
+             run->config->folder, LOCK_SECONDS);
+    run_busy(run, "waits for the lock of its folder");
+    int taken = lock_take(run->lock, LOCK_SECONDS, is_to_go_on, control);
+    run_busy(run, NULL);
+    if (taken > 0) return 0;
+    if (taken < 0) return err_set_errno(err, "%s: its lock cannot be taken", run->config->folder);
+    if (control->stop && *control->stop)
+        return err_set(err, ERR_INTERRUPT, "interrupted before the first step");
+    return err_set(err, ERR_RETRY,
+                   "%s: another process still trains in this folder, or a file server holds its "
+                   "lock for a host that is gone; end it, or choose another train.folder",
+                   run->config->folder);
+}
+
 // Two processes in one folder would write over each other.
 static int take_lock(struct run *run, struct err *err) {
     char path[4096];
+    bool supervised = run->control && run->control->heartbeat;
     if (file_join(path, sizeof path, run->config->folder, "lock", err) != 0) return -1;
     run->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (run->lock < 0)
         return err_set_errno(err, "%s: the run folder cannot be written", run->config->folder);
-    if (flock(run->lock, LOCK_EX | LOCK_NB) == 0) return 0;
-    if (errno == EWOULDBLOCK)
-        return err_set(err, ERR_USAGE,
-                       "%s: another process trains in this folder; wait for it or choose another "
-                       "train.folder",
-                       run->config->folder);
-    return err_set_errno(err, "%s: cannot be locked", path);
+    int taken = lock_take(run->lock, 0, NULL, NULL);
+    if (taken > 0) return 0;
+    if (taken == 0 && supervised) return wait_for_lock(run, err);
+    if (taken < 0) return err_set_errno(err, "%s: cannot be locked", path);
+    return err_set(err, ERR_USAGE,
+                   "%s: another process trains in this folder; wait for it or choose another "
+                   "train.folder",
+                   run->config->folder);
 }
 
 static int copy_tokenizer(struct run *run, struct err *err) {
