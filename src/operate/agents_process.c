@@ -37,11 +37,13 @@ static _Noreturn void become(char **words, int input, int output, pid_t supervis
 int agents_spawn(struct agents *a, struct agents_host *h, struct err *err) {
     struct launch_command command;
     char key[WIRE_KEY_TEXT + 1];
-    int in[2], out[2];
+    int in[2] = {-1, -1}, out[2];
     if (agents_command(&command, &a->options, h->view.host, h->view.here, err) != 0) return -1;
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) {
+        err_set_errno(err, "no pipe to the agent of %.200s", h->view.host);
         launch_command_free(&command);
-        return err_set_errno(err, "no pipe to the agent of %.200s", h->view.host);
+        for (int i = 0; i < 2 && in[i] >= 0; i++) close(in[i]);
+        return -1;
     }
     pid_t self = getpid(), child = fork();
     if (child == 0) become(command.words, in[0], out[1], self);
