@@ -112,6 +112,9 @@ void comm_stream_close(struct comm_stream *stream); // NULL is allowed
 struct comm *comm_stream_comm(const struct comm_stream *stream);
 int comm_stream_size(const struct comm_stream *stream);
 int comm_stream_index(const struct comm_stream *stream); // of this rank in the group
+// Whose waiting the blocking sums of a few values below are, see comm_wait. NULL, as at first: of
+// nobody.
+void comm_stream_lane(struct comm_stream *stream, struct record_lane *lane);
 
 struct comm_event { // a posted operation; {0}: nothing to wait for
     struct comm *comm;

@@ -101,6 +101,7 @@ struct comm_stream {
     int hosts; // on how many hosts the members are
     int tag;
     const char *span_names[COMM_KIND_COUNT];
+    struct record_lane *lane; // of the thread that asks for small sums
     struct comm_counts counts[COMM_KIND_COUNT];
     struct operation slots[COMM_STREAM_DEPTH];
     _Atomic uint64_t posted; // number of the last operation posted; the first is 1

@@ -8,7 +8,7 @@ static bool gather(struct comm_stream *s, const void *values, int count) {
     uint64_t *own = s->small + (size_t)s->count * SMALL_VALUES;
     memcpy(own, values, (size_t)count * 8);
     struct comm_event event = comm_all_gather(s, own, s->small, (uint64_t)count * 8);
-    comm_wait(event, NULL);
+    comm_wait(event, s->lane);
     return !atomic_load(&s->comm->failed);
 }
 

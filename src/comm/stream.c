@@ -167,6 +167,10 @@ struct comm *comm_stream_comm(const struct comm_stream *s) {
     return s->comm;
 }
 
+void comm_stream_lane(struct comm_stream *s, struct record_lane *lane) {
+    s->lane = lane;
+}
+
 int comm_stream_size(const struct comm_stream *s) {
     return s->count;
 }

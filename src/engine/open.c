@@ -71,6 +71,7 @@ static int open_stream(struct engine *e, enum mesh_group_kind kind, const char *
         char full[2 * COMM_GROUP_NAME_BYTES];
         snprintf(full, sizeof full, "%s%s%s", engine, engine[0] ? "." : "", name);
         *out = comm_stream_open(e->comm, full, members, size, err);
+        if (*out) comm_stream_lane(*out, e->device->lane);
     }
     free(members);
     return size > 1 && !*out ? -1 : 0;

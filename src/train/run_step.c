@@ -173,6 +173,8 @@ int run_one_step(struct run *run, struct err *err) {
     run_phase(run, BEAT_STEP, run->step + 1);
     if (batch != run->loader_batch && run_open_loader(run, batch, err) != 0) return -1;
     run->cpu_seconds = clock_process_cpu_seconds();
+    // What was waited for since the step before (an evaluation, a save) is not of this one.
+    run->phase[RECORD_COMM_WAIT] = run->lane.seconds[RECORD_COMM_WAIT];
     double begin = clock_seconds();
     struct batch *const *batches;
     if (loader_step(run->loader, (uint64_t)run->samples, &batches, err) != 0) return -1;

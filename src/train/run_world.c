@@ -21,6 +21,7 @@ int run_join(struct run *run, struct err *err) {
     run->ranks = comm_size(run->comm);
     if (run->control) heartbeat_watch(run->control->heartbeat, run->comm);
     run->world = parallel_world(run->comm, "run", err);
+    if (run->world) comm_stream_lane(run->world, &run->lane);
     return run->world ? 0 : -1;
 }
 

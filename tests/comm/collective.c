@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const int sizes[] = {1, 2, 3, 4, 5, 8, 17};
 static const int64_t lengths[] = {0, 1, 7, 333, 20011};
@@ -256,6 +257,27 @@ static void small_body(struct rank_case *rank) {
 
 TEST(comm_sums_of_a_few_values) {
     for (int n = 0; n < 5; n++) ranks_run(sizes[n], &(struct comm_options){0}, small_body, NULL);
+}
+
+// Whoever waits in them for a late rank is seen to wait, where the stream has a lane.
+static void small_wait_body(struct rank_case *rank) {
+    struct record_lane lane = {0};
+    struct comm_stream *s = ranks_stream(rank, "all");
+    int64_t value = 1;
+    for (int turn = 0; turn < 2; turn++) {
+        if (rank->rank == 1) usleep(200000);
+        if (turn == 1) comm_stream_lane(s, &lane);
+        comm_sum_integers(s, &value, 1);
+        double waited = lane.seconds[RECORD_COMM_WAIT];
+        if (turn == 0) CHECK(waited == 0);
+        if (turn == 1 && rank->rank == 0) CHECK(waited > 0.1);
+    }
+    ranks_check(rank);
+    comm_stream_close(s);
+}
+
+TEST(comm_waits_of_small_sums) {
+    ranks_run(2, &(struct comm_options){0}, small_wait_body, NULL);
 }
 
 // ---- the others ---------------------------------------------------------------------------------
