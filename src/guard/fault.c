@@ -30,7 +30,7 @@ static const struct {
     [FAULT_DISK_FAIL] = {"disk_fail", LASTS, 0},
     [FAULT_DISK_FULL] = {"disk_full", LASTS, 0},
     [FAULT_LINK_DROP] = {"link_drop", LASTS, 0},
-    [FAULT_LINK_FLAP] = {"link_flap", LASTS, 0.3},
+    [FAULT_LINK_FLAP] = {"link_flap", LASTS, 1},
     [FAULT_LEAK] = {"leak", LASTS, 64},
 };
 

@@ -282,7 +282,7 @@ const struct option config_options[] = {
     {"fault.attempt", OPTION_NUMBERS, AT(fault_attempt), "0", -1, 1e6, NULL, NULL,
      "in which launch of the run, 0 the first; -1: in every one"},
     {"fault.when", OPTION_LIST, AT(fault_when), "step", 0, 0, NULL, NULL, "step: as the step begins; save: in the next save behind it"},
-    {"fault.factor", OPTION_NUMBERS, AT(fault_factor), "0", 0, 1e9, NULL, NULL, "how much slower (2), how large a spike (1000), seconds of each stall of a link that flaps (0.3), MB that leak a step (64); 0: these"},
+    {"fault.factor", OPTION_NUMBERS, AT(fault_factor), "0", 0, 1e9, NULL, NULL, "how much slower (2), how large a spike (1000), seconds of each stall of a link that flaps (1), MB that leak a step (64); 0: these"},
     {"fault.peer", OPTION_NUMBERS, AT(fault_peer), "-1", -1, 1 << 24, NULL, "rank", "other end of a link; -1: all"},
     {"fault.bit", OPTION_NUMBERS, AT(fault_bit), "-1", -1, 31, NULL, NULL,
      "bit that flips, 0 the lowest; -1: one of sign, exponent and the upper 7 of the mantissa"},
