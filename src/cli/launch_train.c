@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "cli/launch.h"
 #include "cli/launch_config.h"
+#include "operate/program.h"
 #include "operate/supervise.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,10 +90,11 @@ static int command(void *context, const struct supervise_attempt *a, struct laun
 static int reload(void *context, const char *program, char *const *words, int count,
                   struct text *changes, struct err *err) {
     struct launch_run *run = context;
-    if (program && access(program, X_OK) != 0)
-        return err_set_errno(err, "reload: %.400s cannot be run", program);
+    char digest[PROGRAM_DIGEST_BYTES];
     if (program && strlen(program) >= sizeof run->program)
         return err_set(err, ERR_USAGE, "reload: the program's path is too long");
+    // A mistake shows while the ranks still run.
+    if (program && program_digest(program, digest, err) != 0) return err_context(err, "reload");
     if (launch_config_reload(&run->config, run->unit * run->replicas, words, count, changes, err) !=
         0)
         return -1;

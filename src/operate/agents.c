@@ -157,6 +157,15 @@ static void copy_text(char *out, size_t bytes, const json_t *message, const char
     snprintf(out, bytes, "%s", text ? text : "");
 }
 
+// NULL: it is the program that is wanted; else of which sources that is.
+static const char *wants_another(const struct agents *a, const char *binary) {
+    const struct agents_options *o = &a->options;
+    if (!o->binary || strcmp(binary, o->binary) == 0) return NULL;
+    const char *now = o->binary_now ? o->binary_now(o->context) : "";
+    if (strcmp(binary, now) == 0) return NULL;
+    return now[0] ? now : o->binary;
+}
+
 static void hear_hello(struct agents *a, int host, const struct control_event *e, double now) {
     struct agents_host *h = &a->hosts[host];
     struct agent_view *v = &h->view;
@@ -170,11 +179,12 @@ static void hear_hello(struct agents *a, int host, const struct control_event *e
     v->pid = (int)json_integer_value(json_object_get(e->message, "pid"));
     v->copied_step = -1;
     v->heard = now;
-    if (a->options.binary && strcmp(v->binary, a->options.binary) != 0) {
+    const char *wanted = wants_another(a, v->binary);
+    if (wanted) {
         snprintf(why, sizeof why,
                  "host %.100s has another program at %.200s: its sources are %.20s, here they are "
                  "%.20s; install the same one",
-                 v->host, a->options.program, v->binary, a->options.binary);
+                 v->host, a->options.program, v->binary, wanted);
         refuse(a, host, now, why);
         return;
     }

@@ -43,7 +43,7 @@ struct agent_view {
 
 struct agents_options {
     struct control *control;
-    const char *program;     // path of weft, the same on all hosts
+    const char *program;     // path of weft, the same on all hosts; what stands there may change
     const char *remote;      // in place of ssh: "rsh", "/x/agent -q"; NULL: ssh
     bool slurm;              // through srun
     const char *loader_path; // LD_LIBRARY_PATH for other hosts; NULL: none
@@ -53,7 +53,12 @@ struct agents_options {
     struct wire_key key;
     const char *snapshot_folder, *disk_folder; // absolute
     double again_seconds;                      // between tries of a host that does not come; 0: 10
-    const char *binary;                        // version_digest that agents must have
+    // version_digest that agents must have, or else that of the program as it is now ("": not
+    // known; NULL: only the first one will do): of a run that was told to go on as another program
+    // the agents that are there already have the former, those that are started later the latter.
+    const char *binary;
+    const char *(*binary_now)(void *context);
+    void *context;
 };
 struct agents;
 int agents_open(struct agents **out, const struct agents_options *options, struct err *err);

@@ -49,10 +49,12 @@ struct supervise_calls {
 struct supervise_options {
     const char *run_folder, *snapshot_folder;
     const char *temporary_folder; // TMPDIR, where Open MPI keeps files
-    const char *program;          // whose replacement on disk is told
-    const char *address;          // to listen on
-    int port;                     // 0: any
-    const struct hosts *hosts;    // NULL: this machine, or what a scheduler gave
+    // The path that ranks and agents are started from. What stands there may change, and is told;
+    // calls->reload may write another path.
+    const char *program;
+    const char *address;       // to listen on
+    int port;                  // 0: any
+    const struct hosts *hosts; // NULL: this machine, or what a scheduler gave
     int spares;
     // How agents come to other hosts (operate/agents.h).
     const char *remote, *loader_path;

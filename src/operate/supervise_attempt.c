@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "operate/leftovers.h"
 #include "operate/marks.h"
+#include "operate/program.h"
 #include "operate/supervise_parts.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -73,11 +73,8 @@ static int start_process(struct supervisor *s, char *const *words, int attempt, 
 
 // A program that was replaced since the last attempt runs from now on; its bits may differ.
 static void look_at_program(struct supervisor *s) {
-    struct stat file;
-    char mark[sizeof s->program_mark] = "";
-    if (stat(s->options->program, &file) == 0)
-        snprintf(mark, sizeof mark, "%lld %lld %lld.%09ld", (long long)file.st_ino,
-                 (long long)file.st_size, (long long)file.st_mtim.tv_sec, file.st_mtim.tv_nsec);
+    char mark[PROGRAM_MARK_BYTES];
+    program_mark(s->options->program, mark);
     if (s->program_mark[0] && strcmp(mark, s->program_mark) != 0) {
         char evidence[600];
         snprintf(evidence, sizeof evidence,

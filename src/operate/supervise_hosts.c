@@ -18,6 +18,22 @@ bool hosts_is_quiet(const struct supervisor *s, int host) {
     return !hosts_is_ready(s, host) || clock_seconds() > hosts_view(s, host)->heard + QUIET_SECONDS;
 }
 
+// Of the program that ranks and agents are started from now: after --reload, or where the file was
+// replaced, another one than this process.
+static const char *program_now(void *context) {
+    const struct supervisor *s = context;
+    struct supervise_hosts *h = s->hosts;
+    struct err err = {0};
+    char mark[PROGRAM_MARK_BYTES];
+    program_mark(s->options->program, mark);
+    if (strcmp(mark, h->program_mark) == 0) return h->program_digest;
+    memcpy(h->program_mark, mark, sizeof mark);
+    h->program_digest[0] = 0;
+    if (program_digest(s->options->program, h->program_digest, &err) != 0)
+        log_line(LOG_WARN, "%s", err.text);
+    return h->program_digest;
+}
+
 int hosts_open(struct supervisor *s, struct err *err) {
     const struct supervise_options *o = s->options;
     struct supervise_hosts *h = calloc(1, sizeof *h);
@@ -31,7 +47,9 @@ int hosts_open(struct supervisor *s, struct err *err) {
                                      .port = control_port(s->control),
                                      .key = s->key,
                                      .snapshot_folder = o->snapshot_folder,
-                                     .binary = version_digest()};
+                                     .binary = version_digest(),
+                                     .binary_now = program_now,
+                                     .context = s};
     if (h) h->list = calloc((size_t)s->place.count, sizeof *h->list);
     if (!h || !h->list) {
         free(h);

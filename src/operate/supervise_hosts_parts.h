@@ -28,10 +28,12 @@ struct supervise_hosts {
     struct agents *agents;
     struct one_host *list;
     int count;
-    char folder[PATH_MAX]; // of the run, absolute
-    char isa[32];          // that the ranks compute with
-    double asked;          // since when ranks are to be started; 0: they are not
-    bool started;          // there was a first start
+    char folder[PATH_MAX];                 // of the run, absolute
+    char isa[32];                          // that the ranks compute with
+    char program_mark[PROGRAM_MARK_BYTES]; // of the file whose digest was asked for last
+    char program_digest[PROGRAM_DIGEST_BYTES];
+    double asked; // since when ranks are to be started; 0: they are not
+    bool started; // there was a first start
     bool wants_grow;
     int grown_by;    // the host that came back
     json_t *discard; // what no host may keep, see hosts_discard; NULL: nothing

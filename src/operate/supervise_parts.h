@@ -4,6 +4,7 @@
 #include "operate/control.h"
 #include "operate/incident.h"
 #include "operate/launch_report.h"
+#include "operate/program.h"
 #include "operate/supervise.h"
 #include "operate/watch.h"
 #include <signal.h>
@@ -73,7 +74,7 @@ struct supervisor {
     double arrived, loaded; // all ranks have said hello; have begun their first step. 0: not yet
     int64_t first_step;     // that they began
     bool stepped;           // and have done it
-    char program_mark[96];  // of the program's file, see supervise_attempt.c
+    char program_mark[PROGRAM_MARK_BYTES]; // of the program that the latest one started from
 
     // leaving
     enum supervise_leave leave;

@@ -225,6 +225,33 @@ TEST(agents_of_another_program_are_refused) {
     close_base(&b);
 }
 
+static const char *now_built_of(void *context) {
+    return context;
+}
+
+// The run goes on as another program: agents that are started later are that one.
+TEST(agents_of_the_program_as_it_is_now_will_do) {
+    struct base b;
+    struct err err = {0};
+    open_base(&b, NULL);
+    agents_close(b.agents);
+    b.options.binary = "0123456789abcdef";
+    b.options.binary_now = now_built_of;
+    b.options.context = (void *)version_digest();
+    CHECK_OK(agents_open(&b.agents, &b.options, &err), err);
+    reach(&b, add(&b, "127.0.0.1"), AGENT_READY);
+    close_base(&b);
+    open_base(&b, NULL);
+    agents_close(b.agents);
+    b.options.binary = "0123456789abcdef";
+    b.options.binary_now = now_built_of;
+    b.options.context = (void *)"fedcba9876543210";
+    CHECK_OK(agents_open(&b.agents, &b.options, &err), err);
+    CHECK_CONTAINS(reach(&b, add(&b, "127.0.0.1"), AGENT_REFUSED)->why,
+                   "here they are fedcba9876543210");
+    close_base(&b);
+}
+
 TEST(agents_of_one_machine_are_refused) {
     struct base b;
     open_base(&b, NULL);
