@@ -16,8 +16,9 @@ enum {
     STATUS_INTERRUPTED = 130,
     FOUND_MOST = 16
 };
-static const double TELL_SECONDS = 0.4;    // in which other ranks say what they know
+static const double TELL_SECONDS = 0.4;    // see patience_with
 static const double SIGNAL_SECONDS = 0.05; // the same when a signal says it all
+static const double LEAVE_SECONDS = 3;     // the same where all leave by themselves
 static const double STOP_SECONDS = 0.7;    // that mpirun gets for leaving by itself
 
 // ---- records
@@ -95,6 +96,14 @@ void failure_report(struct supervisor *s, int rank, const json_t *message) {
 
 // ---- a failure becomes known
 
+// In which other ranks say what they know. That a rank accuses its host all have agreed on, and
+// another one may accuse its own.
+static double patience_with(const struct policy_failure *f) {
+    if (f->signal) return SIGNAL_SECONDS;
+    bool agreed = f->kind == INCIDENT_EXIT && f->status == STATUS_BAD_HOST;
+    return agreed ? LEAVE_SECONDS : TELL_SECONDS;
+}
+
 void failure_begin(struct supervisor *s, const struct policy_failure *failure, const char *evidence,
                    double happened) {
     double now = clock_seconds();
@@ -114,7 +123,7 @@ void failure_begin(struct supervisor *s, const struct policy_failure *failure, c
                  s->place.hosts[failure->host].name);
     s->details.size = 0;
     s->phase = SUPERVISE_COLLECT;
-    s->deadline = now + (failure->signal ? SIGNAL_SECONDS : TELL_SECONDS);
+    s->deadline = now + patience_with(failure);
     if (failure->kind != INCIDENT_HANG) return;
     peers_journals(s);
     hosts_stacks(s);
@@ -391,12 +400,32 @@ static void add_message(struct supervisor *s) {
     if (strstr(message, "were damaged on their way")) i->kind = INCIDENT_CORRUPTION;
 }
 
+// Two replicas that contradict each other cannot tell which is wrong, so that the ranks of both
+// accuse their hosts. One of these is taken out; the others have to prove themselves.
+static void suspect_others(struct supervisor *s) {
+    struct incident *i = &s->incident;
+    attempt_read(s);
+    for (int r = 0; r < s->ranks; r++) {
+        int host = s->watch.ranks[r].host;
+        if (!s->reader.rank[r].ended || s->reader.rank[r].status != STATUS_BAD_HOST || host < 0 ||
+            host == s->failure.host)
+            continue;
+        hosts_suspect(s, host);
+        size_t used = strlen(i->evidence);
+        snprintf(i->evidence + used, sizeof i->evidence - used,
+                 "; rank %d on %s accuses its host, too: it is checked before ranks run there "
+                 "again",
+                 r, s->place.hosts[host].name);
+    }
+}
+
 void failure_settle(struct supervisor *s) {
     struct text last = {0};
     bool done = !s->failing && s->reader.first_rank < 0 && s->ended == s->ranks;
     int ended = s->ended;
     bool said = s->reader.first_rank >= 0;
     if (s->failing) add_message(s);
+    if (s->failing) suspect_others(s);
     attempt_close(s, &last);
     s->ended = ended;
     int status = s->status;
