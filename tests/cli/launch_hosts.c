@@ -62,6 +62,7 @@ static int be_an_agent(const char *words, const char *kind) {
     struct wire_key key;
     struct err err = {0};
     bool leave = false;
+    double told = 0;
     if (!fgets(key_text, sizeof key_text, stdin)) return 1;
     key_text[strcspn(key_text, "\n")] = 0;
     if (wire_key_parse(key_text, &key) != 0 ||
@@ -82,14 +83,17 @@ static int be_an_agent(const char *words, const char *kind) {
     wire_put(w, hello, NULL);
     json_decref(hello);
     while (!leave && wire_work(w, &err) == 0) {
-        json_t *message,
-            *facts = json_pack("{s:s, s:f}", "type", "facts", "time", clock_wall_seconds());
+        json_t *message;
         while (wire_take(w, &message, &err) == 1) {
             leave = answer(w, message) || leave;
             json_decref(message);
         }
-        wire_put(w, facts, NULL);
-        json_decref(facts);
+        if (clock_seconds() > told + 0.3) {
+            json_t *facts = json_pack("{s:s, s:f}", "type", "facts", "time", clock_wall_seconds());
+            wire_put(w, facts, NULL);
+            json_decref(facts);
+            told = clock_seconds();
+        }
         struct pollfd watch = {wire_descriptor(w), wire_events(w), 0};
         poll(&watch, 1, 300);
     }
