@@ -23,6 +23,7 @@ struct launch_run {
     int unit, replicas; // ranks of a data-parallel replica; replicas that were asked for
     char address[256];  // to listen on
     bool slurm;         // hosts of an allocation, reached through srun
+    bool started;       // from this configuration
 };
 
 bool launch_is_run(const struct launch_options *o) {
@@ -76,13 +77,16 @@ static int command(void *context, const struct supervise_attempt *a, struct laun
     char *words[LAUNCH_WORDS + 8] = {0};
     int count = 0, failed = add(words, &count, "train") | add(words, &count, c->copy);
     for (int i = 0; i < c->passed_count; i++) failed |= add(words, &count, c->passed[i]);
-    if (a->states_back > 0) failed |= add_number(words, &count, "checkpoint.back", a->states_back);
+    // What the user asked for was done by the first start.
+    if (a->states_back > 0 || (run->started && c->resolved->states_back > 0))
+        failed |= add_number(words, &count, "checkpoint.back", a->states_back);
     if (a->ranks != run->unit * run->replicas)
         failed |= add_number(words, &count, "parallel.dp", a->ranks / run->unit);
     if (a->skip_steps[0])
         failed |= add_skips(words, &count, c->resolved->skip_steps, a->skip_steps);
     int result = failed ? err_set(err, ERR_MEMORY, "no memory for a command line")
                         : make_command(run, a, words, out, err);
+    run->started = true;
     for (int i = 0; i < count; i++) free(words[i]);
     return result;
 }
@@ -99,6 +103,7 @@ static int reload(void *context, const char *program, char *const *words, int co
         0)
         return -1;
     if (program) snprintf(run->program, sizeof run->program, "%s", program);
+    run->started = false;
     return 0;
 }
 
@@ -173,6 +178,7 @@ static int supervise_run(struct launch_run *run, const struct hosts *hosts, cons
                                                   .fits = fits,
                                                   .context = run},
                                         .policy = o->policy,
+                                        .most_faults = c->most_faults,
                                         .changes = changes,
                                         .grace_seconds = o->grace_seconds,
                                         .verbose = o->verbose};

@@ -62,13 +62,13 @@ static const char usage[] =
     "\n"
     "The status is that of the rank that failed first, 128 + N when signal N ended it. Ctrl-C "
     "lets\n"
-    "every rank finish its step and save (130); a second one ends them at once. SIGTERM and "
+    "every rank finish its step and save (130); a second one ends them at once. SIGTERM, "
     "SIGUSR1\n"
-    "to weft launch save and leave with 75: the same command goes on later. Other statuses: 76 "
-    "no\n"
-    "healthy host is left; weft --help lists the rest. mpirun and srun may start weft directly "
-    "just\n"
-    "as well.\n";
+    "and SIGHUP (where it is not ignored) to weft launch save and leave with 75: the same command "
+    "goes\n"
+    "on later. Other statuses: 76 no healthy host is left; weft --help lists the rest. mpirun and "
+    "srun\n"
+    "may start weft directly just as well.\n";
 
 enum { MOST_RANKS = 1 << 20, MOST_RESTARTS = 1000000, MOST_GRACE_SECONDS = 1000000 };
 

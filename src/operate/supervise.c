@@ -20,10 +20,14 @@ static const double SETTLE_SECONDS = 3; // nothing of an attempt outlives its or
 // ---- opening ------------------------------------------------------------------------------------
 
 static int open_signals(struct supervisor *s, sigset_t *before, struct err *err) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD};
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGCHLD};
+    struct sigaction hangup;
     sigset_t set;
     sigemptyset(&set);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) sigaddset(&set, numbers[i]);
+    // nohup ignores it, but the system keeps an ignored signal for whoever has blocked it
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+        sigaddset(&set, SIGHUP);
     if (sigprocmask(SIG_BLOCK, &set, before) != 0)
         return err_set_errno(err, "launch: signals cannot be blocked");
     s->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -62,8 +66,19 @@ static void tell_changes(struct supervisor *s) {
 static void end_old(struct supervisor *s) {
     int left;
     marks_kill(s->state.run, 0, false, OLD_SECONDS, &left);
+    hosts_left_here(s, left);
     leftovers_remove(s->options->temporary_folder, "/dev/shm", s->state.starter);
     s->state.starter = 0;
+}
+
+// What failed before the user changed something may not fail now.
+static void recall(struct supervisor *s) {
+    struct policy_history h = s->state.history;
+    if (s->options->changes && s->options->changes[0]) {
+        h = policy_history_none();
+        h.newest = s->state.history.newest;
+    }
+    policy_recall(s->policy, &h);
 }
 
 static int open_all(struct supervisor *s, sigset_t *before, struct err *err) {
@@ -75,6 +90,7 @@ static int open_all(struct supervisor *s, sigset_t *before, struct err *err) {
         control_open(&s->control, o->address, o->port, &s->key, err) != 0 ||
         open_signals(s, before, err) != 0 || hosts_open(s, err) != 0)
         return -1;
+    recall(s);
     return supervise_publish(o->run_folder, o->address, control_port(s->control), &s->key,
                              s->state.run, err);
 }
@@ -95,18 +111,28 @@ static void close_all(struct supervisor *s) {
     free(s->connection);
 }
 
+void supervise_keep(struct supervisor *s) {
+    struct err err = {0};
+    policy_keep(s->policy, &s->state.history);
+    if (supervise_write_state(s->options->run_folder, &s->state, &err) != 0)
+        log_line(LOG_WARN, "%s", err.text);
+}
+
 // ---- signals ------------------------------------------------------------------------------------
 
 static void take_signals(struct supervisor *s) {
     struct signalfd_siginfo info;
     while (read(s->signals, &info, sizeof info) == sizeof info) {
-        if (info.ssi_signo == SIGINT || info.ssi_signo == SIGHUP) {
+        if (info.ssi_signo == SIGINT) {
             s->interrupts++;
             supervise_ask_to_leave(s, LEAVE_INTERRUPT);
-        } else if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGUSR1) {
-            log_line(LOG_INFO,
-                     "asked to leave: ranks finish their step and save, within %.0f s at most",
-                     s->options->grace_seconds);
+        } else if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGUSR1 ||
+                   info.ssi_signo == SIGHUP) {
+            // Schedulers repeat themselves; shell and kernel both tell of a terminal that is gone.
+            if (s->leave != LEAVE_PREEMPT)
+                log_line(LOG_INFO,
+                         "asked to leave: ranks finish their step and save, within %.0f s at most",
+                         s->options->grace_seconds);
             supervise_ask_to_leave(s, LEAVE_PREEMPT);
         }
     }
@@ -130,10 +156,13 @@ static void tell_dropped(struct supervisor *s) {
 }
 
 static void stop(struct supervisor *s) {
-    if (attempt_kill(s) && s->pending == 0)
+    int left;
+    if (attempt_kill(s, &left) && s->pending == 0) {
         failure_settle(s);
-    else if (clock_seconds() > s->deadline + SETTLE_SECONDS)
+    } else if (clock_seconds() > s->deadline + SETTLE_SECONDS) {
+        hosts_left_here(s, left);
         failure_settle(s); // hosts that do not answer are lost, and will be found so
+    }
 }
 
 static void launch(struct supervisor *s) {
@@ -197,8 +226,8 @@ int supervise(const struct supervise_options *options, const struct supervise_ca
         tell_changes(s);
         status = run(s, err);
         struct err own = {0};
-        if (supervise_write_state(options->run_folder, &s->state, &own) != 0 ||
-            supervise_write_evicted(options->run_folder, &s->place, &own) != 0)
+        supervise_keep(s);
+        if (supervise_write_evicted(options->run_folder, &s->place, &own) != 0)
             log_line(LOG_WARN, "%s", own.text);
     }
     close_all(s);

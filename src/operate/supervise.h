@@ -61,6 +61,7 @@ struct supervise_options {
     bool slurm;
     struct place_shape shape;
     struct policy_options policy;
+    int most_faults;      // damaged messages of a host that are borne; with one more it is checked
     const char *changes;  // of the configuration since the last launch, lines; "": none
     double grace_seconds; // for saving when the run is asked to leave
     bool verbose;

@@ -98,7 +98,7 @@ static int take_ranks(struct supervisor *s, struct err *err) {
     s->arrived = s->loaded = 0;
     s->seen = s->seen_loaded = 0;
     s->first_step = -1;
-    s->stepped = false;
+    s->stepped = s->kept = false;
     if (watch_restart(&s->watch, ranks, s->begun, err) != 0) return -1;
     for (int i = 0; i < ranks; i++) s->watch.ranks[i].host = place_host_of(&s->place, i);
     for (int i = 0; i < s->place.count; i++)
@@ -125,13 +125,6 @@ static void look_at_changes(struct supervisor *s) {
     s->changed = changes;
 }
 
-// While the ranks are being started. A full disk does not stop them: they may not need it yet.
-static void note_start(struct supervisor *s) {
-    struct err err = {0};
-    if (supervise_write_state(s->options->run_folder, &s->state, &err) != 0)
-        log_line(LOG_WARN, "%s", err.text);
-}
-
 int attempt_start(struct supervisor *s, struct err *err) {
     struct launch_command command = {0};
     struct hosts hosts = {0};
@@ -149,7 +142,7 @@ int attempt_start(struct supervisor *s, struct err *err) {
     s->state.attempts = number + 1;
     control_attempt(s->control, number);
     if (result == 0) result = start_process(s, command.words, number, err);
-    if (result == 0) note_start(s);
+    if (result == 0) supervise_keep(s); // while the ranks are being started
     if (result != 0) report_close(&s->reader);
     launch_command_free(&command);
     hosts_free(&hosts);
@@ -198,13 +191,12 @@ void attempt_interrupt(struct supervisor *s) {
 
 // ---- the end
 
-bool attempt_kill(struct supervisor *s) {
-    int left;
+bool attempt_kill(struct supervisor *s, int *left) {
     bool patient = s->starter > 0 && !s->starter_left && clock_seconds() < s->deadline;
-    marks_kill(s->state.run, patient ? s->starter : 0, false, 0, &left);
+    marks_kill(s->state.run, patient ? s->starter : 0, false, 0, left);
     attempt_reap(s);
     if (!patient && s->starter > 0 && !s->starter_left) kill(s->starter, SIGKILL);
-    return left == 0 && (s->starter <= 0 || s->starter_left);
+    return *left == 0 && (s->starter <= 0 || s->starter_left);
 }
 
 void attempt_close(struct supervisor *s, struct text *show) {

@@ -20,6 +20,8 @@ static const double TELL_SECONDS = 0.4;    // see patience_with
 static const double SIGNAL_SECONDS = 0.05; // the same when a signal says it all
 static const double LEAVE_SECONDS = 3;     // the same where all leave by themselves
 static const double STOP_SECONDS = 0.7;    // that mpirun gets for leaving by itself
+// of the one message of comm/transfer.c about a checksum
+static const char damaged_text[] = "were damaged on their way";
 
 // ---- records
 
@@ -168,17 +170,33 @@ static void exit_of(struct supervisor *s, int rank) {
     text_free(&text);
 }
 
+// Another rank than the one that was seen to end first.
+static void charge(struct supervisor *s, int rank) {
+    double deadline = s->deadline, detected = s->detected;
+    exit_of(s, rank);
+    s->deadline = deadline;
+    s->detected = detected;
+}
+
 // A rank that accuses its machine has the last word.
 static void look_for_bad_host(struct supervisor *s) {
     if (s->failure.kind != INCIDENT_EXIT || s->failure.status == STATUS_BAD_HOST) return;
     for (int i = 0; i < s->ranks; i++) {
         if (!s->reader.rank[i].ended || s->reader.rank[i].status != STATUS_BAD_HOST) continue;
-        double deadline = s->deadline, detected = s->detected;
-        exit_of(s, i);
-        s->deadline = deadline;
-        s->detected = detected;
+        charge(s, i);
         return;
     }
+}
+
+// The others were told of it by the rank that failed.
+static void look_for_culprit(struct supervisor *s) {
+    bool sure;
+    if (s->failure.kind != INCIDENT_EXIT || s->failure.rank < 0 ||
+        s->failure.status == STATUS_BAD_HOST)
+        return;
+    int rank = report_culprit(&s->reader, &sure);
+    if (rank >= 0 && rank != s->failure.rank) charge(s, rank);
+    s->failure.hearsay = !sure;
 }
 
 static void look_at_beats(struct supervisor *s) {
@@ -208,12 +226,16 @@ static void look_at_beats(struct supervisor *s) {
 }
 
 static void note_progress(struct supervisor *s) {
-    if (s->loaded > 0 && s->watch.step > s->first_step)
-        policy_progress(s->policy, s->watch.step - 1);
+    if (s->loaded <= 0 || s->watch.step <= s->first_step) return;
+    policy_progress(s->policy, s->watch.step - 1);
+    if (s->kept) return;
+    s->kept = true; // once: a relaunch is to know that the program works
+    supervise_keep(s);
 }
 
 static void starter_ended(struct supervisor *s) {
-    if (s->starter_status == 0 || s->leave != LEAVE_NOT) {
+    bool done = s->starter_status == 0 && s->ended == s->ranks;
+    if (done || s->leave != LEAVE_NOT) {
         begin_to_stop(s);
         return;
     }
@@ -246,6 +268,7 @@ void failure_look(struct supervisor *s) {
     }
     if (s->phase != SUPERVISE_COLLECT) return;
     look_for_bad_host(s);
+    look_for_culprit(s);
     bool all_said = s->ended == s->ranks || s->starter_left || now >= s->deadline;
     // Stacks are of processes that live; their orders have a deadline of their own.
     if (all_said && s->pending == 0) begin_to_stop(s);
@@ -275,9 +298,11 @@ static void give_up(struct supervisor *s, const struct policy_decision *d) {
 }
 
 static void skip(struct supervisor *s, int64_t step) {
+    char text[32];
     size_t used = strlen(s->state.skip);
-    snprintf(s->state.skip + used, sizeof s->state.skip - used, "%s%lld", used ? "," : "",
-             (long long)step);
+    snprintf(text, sizeof text, "%s%lld", used ? "," : "", (long long)step);
+    if (used + strlen(text) < sizeof s->state.skip) // else half a number: another step
+        memcpy(s->state.skip + used, text, strlen(text) + 1);
 }
 
 int failure_evict(struct supervisor *s, int host, struct text *action) {
@@ -372,6 +397,12 @@ static void decide(struct supervisor *s, bool said, int status, struct text *las
 
 // Of a run that was asked to leave for good.
 static void left(struct supervisor *s, int status, const struct text *last) {
+    if (s->failing) { // what it was about when it was asked
+        snprintf(s->incident.action, sizeof s->incident.action, "none: the run was asked to leave");
+        s->incident.details = s->details.size > 0 ? s->details.data : NULL;
+        incidents_put(s->incidents, &s->incident);
+        s->failing = false;
+    }
     if (s->leave == LEAVE_INTERRUPT) {
         bool at_once = s->interrupts > 1 || s->ended == 0;
         if (last->size > 0 && !at_once) s->calls->show(s->calls->context, last->data, last->size);
@@ -396,8 +427,31 @@ static void add_message(struct supervisor *s) {
     size_t used = strlen(i->evidence);
     if (!message[0]) return;
     snprintf(i->evidence + used, sizeof i->evidence - used, ": %s", message);
-    // the one message of comm/transfer.c about a checksum
-    if (strstr(message, "were damaged on their way")) i->kind = INCIDENT_CORRUPTION;
+    if (strstr(message, damaged_text)) i->kind = INCIDENT_CORRUPTION;
+}
+
+// Which hosts had to do with it is said by the rank that saw it first, and passed on by others.
+static void look_for_damage(struct supervisor *s) {
+    struct incident *i = &s->incident;
+    int from, to;
+    if (s->failure.kind != INCIDENT_EXIT || s->failure.signal) return;
+    const char *at, *message = report_message(&s->reader, s->failure.rank);
+    if (!strstr(message, damaged_text) || !(at = strstr(message, " bytes from rank ")) ||
+        sscanf(at, " bytes from rank %d (%*[^)]) to rank %d (", &from, &to) != 2 || from < 0 ||
+        to < 0 || from >= s->ranks || to >= s->ranks)
+        return;
+    size_t used = strlen(i->evidence);
+    from = s->watch.ranks[from].host;
+    to = s->watch.ranks[to].host;
+    if (from < 0 || to < 0 || !hosts_damaged(s, from, to)) return;
+    const char *name = s->place.hosts[from].name, *other = s->place.hosts[to].name;
+    if (from == to)
+        snprintf(i->evidence + used, sizeof i->evidence - used,
+                 "; it happens again and again: %s has to pass a health check", name);
+    else
+        snprintf(i->evidence + used, sizeof i->evidence - used,
+                 "; it happens again and again: %s and %s have to pass a health check", name,
+                 other);
 }
 
 // Two replicas that contradict each other cannot tell which is wrong, so that the ranks of both
@@ -419,12 +473,23 @@ static void suspect_others(struct supervisor *s) {
     }
 }
 
+// mpirun was quicker than what it had to pass on.
+static void look_again(struct supervisor *s) {
+    attempt_read(s);
+    bool unsaid = s->failure.kind == INCIDENT_EXIT && s->failure.rank < 0 && !s->failure.status &&
+                  !s->failure.signal;
+    if (s->failing && unsaid && s->reader.first_rank < 0 && s->ended == s->ranks)
+        s->failing = false;
+}
+
 void failure_settle(struct supervisor *s) {
     struct text last = {0};
+    look_again(s);
     bool done = !s->failing && s->reader.first_rank < 0 && s->ended == s->ranks;
     int ended = s->ended;
     bool said = s->reader.first_rank >= 0;
     if (s->failing) add_message(s);
+    if (s->failing) look_for_damage(s);
     if (s->failing) suspect_others(s);
     attempt_close(s, &last);
     s->ended = ended;
@@ -442,9 +507,11 @@ void failure_settle(struct supervisor *s) {
 
 void supervise_ask_to_leave(struct supervisor *s, enum supervise_leave leave) {
     bool was = s->leave != LEAVE_NOT, connected = false;
-    if (leave < s->leave && s->leave != LEAVE_RESTART) return;
+    bool at_once = leave == LEAVE_INTERRUPT && s->interrupts > 1;
+    if (leave < s->leave && s->leave != LEAVE_RESTART && !at_once) return;
+    // Who asks again gets no more time.
+    if (leave != s->leave) s->leave_by = clock_seconds() + s->options->grace_seconds;
     s->leave = leave;
-    s->leave_by = clock_seconds() + s->options->grace_seconds;
     if (s->phase == SUPERVISE_WAIT) {
         if (leave == LEAVE_RESTART) return;
         over(s, leave == LEAVE_PREEMPT ? STATUS_RETRY : STATUS_INTERRUPTED);
@@ -453,7 +520,7 @@ void supervise_ask_to_leave(struct supervisor *s, enum supervise_leave leave) {
     if (s->phase != SUPERVISE_RUN) return;
     for (int i = 0; i < s->ranks; i++) connected = connected || s->connection[i] >= 0;
     if (leave == LEAVE_INTERRUPT) {
-        if (s->interrupts > 1 || !connected) // nothing to save yet, and mpirun may not listen yet
+        if (at_once || !connected) // nothing to save yet, and mpirun may not listen yet
             begin_to_stop(s);
         else
             attempt_interrupt(s);

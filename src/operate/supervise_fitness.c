@@ -2,8 +2,9 @@
 //
 // Before every start of the ranks hosts_ready looks at the hosts that are to run them: the agent
 // must be there, and a host that came in (a spare), or that is suspected, must pass its health
-// check; who does not is taken out, and the next one is looked at. A host that was lost and is
-// back, healthy, becomes a spare again, or the run grows by a planned restart.
+// check; who does not is taken out, and the next one is looked at. What computes, stores or passes
+// on something wrong stays out for good. A host that did not answer, or whose disk did not, is
+// lost: as any host that was lost and is back, healthy, it becomes a spare again, or the run grows.
 #include "base/clock.h"
 #include "base/log.h"
 #include "operate/supervise_hosts_parts.h"
@@ -24,51 +25,84 @@ enum {
     STATUS_BAD_HOST = 76,
     CHECK_MEMORY_BYTES = 16 << 20,
     CHECK_DISK_BYTES = 1 << 20,
-    CHECK_LINK_BYTES = 1 << 20
+    CHECK_LINK_BYTES = 1 << 20,
+    DAMAGED_LINK_BYTES = 32 << 20
 };
 static const uint64_t CHECK_DISK_LEAST_BYTES = 256 << 20; // a full disk is no fault of the machine
 
 // ---- health -------------------------------------------------------------------------------------
 
+static bool starts_with(const char *text, const char *begin) {
+    return text && strncmp(text, begin, strlen(begin)) == 0;
+}
+
+// What an answer says of the host. A link takes two: one peer that is silent may be the reason
+// itself, where several are, and none answers, it is the host that is cut off.
+static enum check judge(const json_t *reply, const char *error) {
+    const json_t *list = json_object_get(reply, "checks"), *one;
+    int links = 0, silent = 0;
+    size_t i;
+    bool lost = false;
+    if (error) return json_is_true(json_object_get(reply, "crashed")) ? CHECK_FAILED : CHECK_LOST;
+    if (json_is_true(json_object_get(reply, "passed"))) return CHECK_PASSED;
+    if (json_array_size(list) == 0) return CHECK_FAILED;
+    json_array_foreach(list, i, one) {
+        bool link = starts_with(json_string_value(json_object_get(one, "name")), "link ");
+        links += link;
+        if (json_is_true(json_object_get(one, "passed"))) continue;
+        if (!json_is_true(json_object_get(one, "unanswered"))) return CHECK_FAILED;
+        silent += link;
+        lost = lost || !link;
+    }
+    return lost || (silent > 1 && silent == links) ? CHECK_LOST : CHECK_PASSED;
+}
+
 static void on_checked(void *context, int host, const json_t *reply, const char *error) {
     struct supervisor *s = context;
     struct one_host *one = &s->hosts->list[host];
+    const char *name = hosts_placed(s, host)->name;
     const char *verdict = json_string_value(json_object_get(reply, "verdict"));
-    bool passed = !error && json_is_true(json_object_get(reply, "passed"));
-    if (passed) one->passed = clock_seconds();
-    one->check = passed ? CHECK_PASSED : CHECK_FAILED;
-    if (passed)
-        log_line(LOG_INFO, "host %s has passed its health check in %.1f s",
-                 hosts_placed(s, host)->name, one->passed - one->checked);
-    else
-        snprintf(one->verdict, sizeof one->verdict, "the health check of %.100s failed: %.380s",
-                 hosts_placed(s, host)->name,
-                 error     ? error
-                 : verdict ? verdict
-                           : "no reason given");
+    if (error) verdict = error;
+    if (!verdict) verdict = "no reason given";
+    one->check = judge(reply, error);
+    if (one->check == CHECK_PASSED) {
+        bool all = json_is_true(json_object_get(reply, "passed"));
+        one->passed = clock_seconds();
+        log_line(LOG_INFO, "host %s has passed its health check in %.1f s%s%s", name,
+                 one->passed - one->checked,
+                 all ? "" : ", as far as it is up to the host: ", all ? "" : verdict);
+    } else {
+        snprintf(one->verdict, sizeof one->verdict, "the health check of %.100s %s: %.360s", name,
+                 one->check == CHECK_FAILED ? "failed" : "came to no end", verdict);
+    }
+}
+
+static void add_peer(struct supervisor *s, int host, json_t *peers) {
+    const struct agent_view *v = hosts_view(s, host);
+    char peer[100];
+    if (hosts_placed(s, host)->state != PLACE_IN_USE || hosts_is_quiet(s, host)) return;
+    snprintf(peer, sizeof peer, "%s:%d", v->address, v->port);
+    json_array_append_new(peers, json_string(peer));
 }
 
 static json_t *peers_of(struct supervisor *s, int host) {
+    int partner = s->hosts->list[host].partner;
     json_t *peers = json_array();
-    for (int i = 0; i < s->hosts->count && json_array_size(peers) < PEERS_MOST; i++) {
-        const struct agent_view *v = hosts_view(s, i);
-        char peer[100];
-        if (i == host || hosts_placed(s, i)->state != PLACE_IN_USE || hosts_is_quiet(s, i))
-            continue;
-        snprintf(peer, sizeof peer, "%s:%d", v->address, v->port);
-        json_array_append_new(peers, json_string(peer));
-    }
+    if (partner >= 0) add_peer(s, partner, peers);
+    for (int i = 0; i < s->hosts->count && json_array_size(peers) < PEERS_MOST; i++)
+        if (i != host && i != partner) add_peer(s, i, peers);
     return peers;
 }
 
 static void order_check(struct supervisor *s, int host) {
     struct one_host *one = &s->hosts->list[host];
     const struct watch_host *w = &s->watch.hosts[host];
-    json_t *options =
-        json_pack("{s:f, s:i, s:i, s:o, s:b}", "gemm_seconds", 0.1, "memory_bytes",
-                  CHECK_MEMORY_BYTES, "link_bytes", CHECK_LINK_BYTES, "peers", peers_of(s, host),
-                  "disk", w->disk_free_bytes > CHECK_DISK_LEAST_BYTES);
+    json_t *options = json_pack(
+        "{s:f, s:i, s:i, s:o, s:b}", "gemm_seconds", 0.1, "memory_bytes", CHECK_MEMORY_BYTES,
+        "link_bytes", one->partner >= 0 ? DAMAGED_LINK_BYTES : CHECK_LINK_BYTES, "peers",
+        peers_of(s, host), "disk", w->disk_free_bytes > CHECK_DISK_LEAST_BYTES);
     json_object_set_new(options, "disk_bytes", json_integer(CHECK_DISK_BYTES));
+    one->partner = -1;
     one->check = CHECK_ORDERED;
     one->checked = clock_seconds();
     agents_order(s->hosts->agents, host, "health", options, CHECK_SECONDS, on_checked, s);
@@ -81,6 +115,19 @@ void hosts_suspect(struct supervisor *s, int host) {
 
 void hosts_bar(struct supervisor *s, int host) {
     s->hosts->list[host].barred = true;
+}
+
+bool hosts_damaged(struct supervisor *s, int from, int to) {
+    const int ends[] = {from, to};
+    int most = s->options->most_faults, count = from == to ? 1 : 2;
+    bool often = false;
+    for (int i = 0; i < count; i++) often |= ++s->hosts->list[ends[i]].damaged > most;
+    for (int i = 0; i < count && often; i++) {
+        s->hosts->list[ends[i]].damaged = 0;
+        s->hosts->list[ends[i]].partner = count == 2 ? ends[1 - i] : -1;
+        hosts_suspect(s, ends[i]);
+    }
+    return often;
 }
 
 // ---- which of them take ranks -------------------------------------------------------------------
@@ -108,6 +155,23 @@ static bool needs_check(struct supervisor *s, int host) {
     return one->suspected || (!one->proven && !fresh && s->hosts->started);
 }
 
+// Of a host whose check has come to its end. 1: it may take ranks; -1: no place is left.
+static int take_verdict(struct supervisor *s, int host, struct err *err) {
+    struct one_host *one = &s->hosts->list[host];
+    bool lost = one->check == CHECK_LOST, alone = s->hosts->count == 1 && hosts_view(s, host)->here;
+    char evidence[900];
+    if (one->check == CHECK_PASSED || (lost && alone)) {
+        // A machine that is busy is not worse for that, and there is no other.
+        if (lost) log_line(LOG_WARN, "%s; the run goes on there", one->verdict);
+        one->suspected = false;
+        one->check = CHECK_NONE;
+        return 1;
+    }
+    if (!lost) one->barred = true;
+    snprintf(evidence, sizeof evidence, "%s", one->verdict);
+    return take_out(s, host, lost ? INCIDENT_HOST_LOST : INCIDENT_HEALTH, evidence, err);
+}
+
 // 1: it may take ranks; 0: not known yet; -1: no place is left.
 static int look_at_host(struct supervisor *s, int host, struct err *err) {
     struct supervise_hosts *h = s->hosts;
@@ -116,6 +180,11 @@ static int look_at_host(struct supervisor *s, int host, struct err *err) {
     double waited = clock_seconds() - h->asked;
     double patience = h->started && one->proven ? PATIENCE_SECONDS : START_PATIENCE_SECONDS;
     char evidence[900];
+    int free = v->here || !hosts_is_quiet(s, host)
+                   ? hosts_look_for_left(s, host, evidence, sizeof evidence)
+                   : 1;
+    if (free < 0) return take_out(s, host, INCIDENT_HOST_LOST, evidence, err);
+    if (free == 0) return 0;
     if (v->state == AGENT_REFUSED) return take_out(s, host, INCIDENT_MISMATCH, v->why, err);
     if (v->state != AGENT_READY) {
         // The machine of the supervisor is there, whatever its agent does.
@@ -138,15 +207,23 @@ static int look_at_host(struct supervisor *s, int host, struct err *err) {
     }
     if (one->check == CHECK_NONE && !needs_check(s, host)) return 1;
     if (one->check == CHECK_NONE) order_check(s, host);
-    if (one->check == CHECK_ORDERED) return 0;
-    if (one->check == CHECK_PASSED) {
-        one->suspected = false;
-        one->check = CHECK_NONE;
-        return 1;
-    }
-    one->barred = true;
-    snprintf(evidence, sizeof evidence, "%s", one->verdict);
-    return take_out(s, host, INCIDENT_HEALTH, evidence, err);
+    return one->check == CHECK_ORDERED ? 0 : take_verdict(s, host, err);
+}
+
+// A host that came back while the others were awaited: it takes ranks now, rather than by another
+// restart. True: there is more to look at.
+static bool grows(struct supervisor *s) {
+    struct supervise_hosts *h = s->hosts;
+    int before = s->place.replicas;
+    if (!h->wants_grow) return false;
+    h->wants_grow = false;
+    if (place_grow(&s->place) == before) return false;
+    char text[400];
+    snprintf(text, sizeof text, "host %.200s is back and healthy: %d ranks fit",
+             hosts_placed(s, h->grown_by)->name, place_ranks(&s->place));
+    failure_say(s, INCIDENT_GROW, -1, hosts_placed(s, h->grown_by)->name, -1, text,
+                "taken by the start that is under way");
+    return true;
 }
 
 int hosts_ready(struct supervisor *s, struct err *err) {
@@ -162,10 +239,9 @@ int hosts_ready(struct supervisor *s, struct err *err) {
         if (one < 0) return -1;
         if (one == 0 || hosts_placed(s, i)->state != PLACE_IN_USE) ready = 0;
     }
-    if (!ready) return 0;
+    if (!ready || grows(s)) return 0;
     h->asked = 0;
     h->started = true;
-    h->wants_grow = false;
     for (int i = 0; i < h->count; i++)
         if (hosts_placed(s, i)->state == PLACE_IN_USE) {
             h->list[i].proven = true;
@@ -201,14 +277,16 @@ static void prepare_spare(struct supervisor *s, int host) {
     if (hosts_placed(s, host)->state != PLACE_SPARE) return;
     if (one->check == CHECK_PASSED) {
         one->check = CHECK_NONE; // `passed` says when
-    } else if (one->check == CHECK_FAILED) {
+    } else if (one->check == CHECK_FAILED || one->check == CHECK_LOST) {
         struct err err = {0};
         int spare;
+        bool lost = one->check == CHECK_LOST;
         one->check = CHECK_NONE;
-        one->barred = true;
+        if (!lost) one->barred = true;
         place_evict(&s->place, host, &spare, &err);
-        failure_say(s, INCIDENT_HEALTH, -1, hosts_placed(s, host)->name, -1, one->verdict,
-                    "it is no spare any more");
+        failure_say(s, lost ? INCIDENT_HOST_LOST : INCIDENT_HEALTH, -1, hosts_placed(s, host)->name,
+                    -1, one->verdict,
+                    lost ? "it is no spare until it passes" : "it is no spare any more");
     } else if (one->check == CHECK_NONE && s->failing && wanted && !hosts_is_quiet(s, host) &&
                clock_seconds() > one->checked + FRESH_SECONDS) {
         order_check(s, host);
@@ -231,7 +309,7 @@ static void look_at_evicted(struct supervisor *s, int host, double now) {
         // What it did before is of no use: the run went on without it.
         // (On this machine the supervisor has ended it itself, and mpirun of this attempt runs.)
         if (!hosts_view(s, host)->here) {
-            agents_order(h->agents, host, "kill", NULL, SHORT_ORDER_SECONDS, hosts_ignore, NULL);
+            hosts_kill_left(s, host);
             agents_order(h->agents, host, "forget", NULL, SHORT_ORDER_SECONDS, hosts_ignore, NULL);
         }
         order_check(s, host);
@@ -241,9 +319,10 @@ static void look_at_evicted(struct supervisor *s, int host, double now) {
         h->grown_by = host;
         log_line(LOG_INFO, "host %s is back%s", hosts_placed(s, host)->name,
                  h->wants_grow ? "" : ": it is a spare now");
-    } else if (one->check == CHECK_FAILED) {
+    } else if (one->check == CHECK_FAILED || one->check == CHECK_LOST) {
+        log_line(LOG_WARN, "%s: it stays out%s", one->verdict,
+                 one->check == CHECK_LOST ? " until it passes" : "");
         one->check = CHECK_NONE;
-        log_line(LOG_WARN, "%s: it stays out", one->verdict);
     }
 }
 

@@ -62,7 +62,7 @@ int hosts_open(struct supervisor *s, struct err *err) {
     options.disk_folder = h->folder;
     if (agents_open(&h->agents, &options, err) != 0) return -1;
     for (int i = 0; i < h->count; i++) {
-        h->list[i].buddy = -1;
+        h->list[i].buddy = h->list[i].partner = -1;
         if (agents_add(h->agents, hosts_placed(s, i)->name, err) < 0) return -1;
     }
     return 0;
@@ -107,8 +107,8 @@ void hosts_close(struct supervisor *s) {
 
 static void on_killed(void *context, int host, const json_t *reply, const char *error) {
     struct supervisor *s = context;
-    (void)reply;
     s->pending--;
+    hosts_killed(s, host, reply);
     if (error) log_line(LOG_INFO, "ranks on %s: %s", hosts_placed(s, host)->name, error);
 }
 

@@ -5,7 +5,8 @@
 #include "operate/supervise_parts.h"
 #include <limits.h>
 
-enum check { CHECK_NONE, CHECK_ORDERED, CHECK_PASSED, CHECK_FAILED };
+// CHECK_LOST: it could not be made to the end; that says nothing about what the host computes.
+enum check { CHECK_NONE, CHECK_ORDERED, CHECK_PASSED, CHECK_FAILED, CHECK_LOST };
 
 struct one_host {
     enum agent_state seen;
@@ -17,6 +18,12 @@ struct one_host {
     char verdict[512];
     double checked; // when the last check was ordered
     double passed;  // when one was passed; 0: never
+    int damaged;    // messages to and from it, since it was checked for that
+    int partner;    // the other end of those, until the check is ordered; -1: none
+    // Processes of the last attempt that did not end, and since when; the latest try to end them.
+    int left;
+    double left_since, left_tried;
+    bool left_asked, left_told; // the answer is still to come; the operator knows
     // the last order about copies: to whom, over which connections
     int buddy, buddy_connection, connection;
     int discarded;  // connection over which it was last told what to discard
@@ -54,6 +61,14 @@ static inline bool hosts_is_ready(const struct supervisor *s, int host) {
 bool hosts_is_quiet(const struct supervisor *s, int host);
 // An answer that nobody waits for.
 void hosts_ignore(void *context, int host, const json_t *reply, const char *error);
+
+// ---- supervise_leftovers.c
+// The answer to the order "kill".
+void hosts_killed(struct supervisor *s, int host, const json_t *reply);
+// Kills what is left there, once more; the answer comes later where it is another machine.
+void hosts_kill_left(struct supervisor *s, int host);
+// 1: nothing of the last attempt is left on the host; 0: not yet; -1: it does not end (`why`).
+int hosts_look_for_left(struct supervisor *s, int host, char *why, size_t bytes);
 
 // ---- supervise_fitness.c
 // What is to be seen of a host while ranks run: a spare that is away, or is checked because it will

@@ -19,6 +19,7 @@ struct supervise_state { // RUN/launch/state.json
     int64_t failures;
     double seconds; // that ranks ran
     pid_t starter;  // mpirun of the latest attempt; 0: it has ended
+    struct policy_history history;
 };
 int supervise_read_state(const char *run_folder, struct supervise_state *state, struct err *err);
 int supervise_write_state(const char *run_folder, const struct supervise_state *state,
@@ -74,11 +75,12 @@ struct supervisor {
     double arrived, loaded; // all ranks have said hello; have begun their first step. 0: not yet
     int64_t first_step;     // that they began
     bool stepped;           // and have done it
+    bool kept;              // the file of state knows of steps of this attempt
     char program_mark[PROGRAM_MARK_BYTES]; // of the program that the latest one started from
 
     // leaving
     enum supervise_leave leave;
-    int interrupts;
+    int interrupts; // Ctrl-C
     double leave_by;
 
     // the failure that is dealt with
@@ -92,11 +94,15 @@ struct supervisor {
     struct text changed; // of the user's file, as told last
 };
 
+// Writes the file of state as things are. A full disk does not stop the ranks: that is only said.
+void supervise_keep(struct supervisor *s);
+
 // ---- supervise_attempt.c: one start of the ranks, until nothing is left of it
 int attempt_start(struct supervisor *s, struct err *err);
 void attempt_read(struct supervisor *s); // what ranks and mpirun say
 void attempt_reap(struct supervisor *s);
-bool attempt_kill(struct supervisor *s); // true: nothing is left
+// True: nothing is left. *left: processes of the run here, mpirun aside.
+bool attempt_kill(struct supervisor *s, int *left);
 void attempt_close(struct supervisor *s, struct text *show);
 void attempt_interrupt(struct supervisor *s);
 
@@ -124,6 +130,11 @@ json_t *hosts_copies(const struct supervisor *s, int host);
 int hosts_ready(struct supervisor *s, struct err *err);
 void hosts_suspect(struct supervisor *s, int host); // is checked before the next start
 void hosts_bar(struct supervisor *s, int host);     // does not come back once it is out
+// Bytes were damaged between two hosts (or within one). Where that happens to one of them again and
+// again, both are checked before the next start; true: they will be.
+bool hosts_damaged(struct supervisor *s, int from, int to);
+// So many processes of the attempt did not end on this machine: ranks start when they are gone.
+void hosts_left_here(struct supervisor *s, int left);
 
 // ---- supervise_failure.c
 void failure_begin(struct supervisor *s, const struct policy_failure *failure, const char *evidence,
