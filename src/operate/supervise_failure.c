@@ -199,6 +199,14 @@ static void look_for_culprit(struct supervisor *s) {
     s->failure.hearsay = !sure;
 }
 
+// The step in which a hang or a lost host met the run. A rank that is silent may have begun one
+// more than it could say.
+static int64_t step_that_stopped(const struct supervisor *s, const struct incident *found) {
+    if (found->rank < 0) return s->watch.step;
+    int64_t step = step_of(s, found->rank);
+    return step > 0 && found->step > step ? found->step : step;
+}
+
 static void look_at_beats(struct supervisor *s) {
     struct incident found[FOUND_MOST];
     double now = clock_seconds();
@@ -217,10 +225,8 @@ static void look_at_beats(struct supervisor *s) {
         double happened = now;
         if (one->rank >= 0) happened = s->watch.ranks[one->rank].moved;
         if (one->kind == INCIDENT_HOST_LOST && host >= 0) happened = s->watch.hosts[host].heard;
-        struct policy_failure f = {.kind = one->kind,
-                                   .rank = one->rank,
-                                   .host = host,
-                                   .step = one->rank >= 0 ? step_of(s, one->rank) : s->watch.step};
+        struct policy_failure f = {
+            .kind = one->kind, .rank = one->rank, .host = host, .step = step_that_stopped(s, one)};
         failure_begin(s, &f, one->evidence, happened);
     }
 }

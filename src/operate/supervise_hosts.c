@@ -134,8 +134,11 @@ void hosts_stacks(struct supervisor *s) {
     for (int i = 0; i < s->hosts->count; i++) {
         json_t *pids = json_array();
         for (int rank = 0; rank < s->ranks; rank++)
-            if (s->watch.ranks[rank].host == i && s->watch.ranks[rank].pid > 0)
+            if (s->watch.ranks[rank].host == i && s->watch.ranks[rank].pid > 0) {
                 json_array_append_new(pids, json_integer(s->watch.ranks[rank].pid));
+                text_printf(&s->details, "rank %d is process %d on %s\n", rank,
+                            s->watch.ranks[rank].pid, hosts_placed(s, i)->name);
+            }
         if (!hosts_is_quiet(s, i) && json_array_size(pids) > 0) {
             s->pending++;
             agents_order(s->hosts->agents, i, "stacks", json_pack("{s:O}", "pids", pids),

@@ -193,27 +193,6 @@ TEST_LIMIT(restart_on_the_operators_word, 60) {
     CHECK_EQ_INT(launches(), 3);
 }
 
-// The rank that stands still is named, all stacks are kept, and the run goes on.
-TEST_LIMIT(restart_after_a_hang, 100) {
-    json_t *record = NULL;
-    write_inputs(20);
-    CHECK_STATUS(launch("", "fault.kind=hang fault.rank=1 fault.step=12"), 0);
-    CHECK_EQ_INT(launches(), 2);
-    CHECK_EQ_INT(incidents("hang", &record), 1);
-    CHECK_EQ_INT(json_integer_value(json_object_get(record, "rank")), 1);
-    char path[4300], *text;
-    size_t size;
-    struct err err = {0};
-    const char *details = json_string_value(json_object_get(record, "details"));
-    CHECK(details != NULL);
-    snprintf(path, sizeof path, "%s/%s", test_path("run"), details);
-    CHECK_OK(file_read(path, 0, &text, &size, &err), err);
-    CHECK_CONTAINS(text, "fault_strike"); // in the stack of the one that stands still
-    CHECK_CONTAINS(text, "---- messages of rank 0");
-    free(text);
-    json_decref(record);
-}
-
 // Nothing of an attempt is left behind: no process, and no files of MPI's, even of an mpirun that
 // was killed with all the rest. Other tests may run beside this one: the run's own files are looked
 // for.
