@@ -24,7 +24,8 @@ static int take_room(int fd, const char *path, uint64_t bytes, struct err *err) 
 
 int file_shared_open(struct file_shared *f, const char *path, uint64_t bytes, struct err *err) {
     int fd = -1;
-    if (file_may("open", path) == 0) fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (file_may("open", path) == 0)
+        fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return err_set_errno(err, "%s: cannot open for writing", path);
     int result = take_room(fd, path, bytes, err);
     void *data = MAP_FAILED;

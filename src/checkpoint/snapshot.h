@@ -45,9 +45,10 @@ void snapshot_sweep(const char *folder);
 // Notes which run folder the snapshots below `memory` (snapshot_run_folder) belong to, where this
 // host sees it.
 void snapshot_mark(const char *memory, const char *run_folder);
-// On this host: images of newer states than `step` that were saved up to `session` and `number` no
-// longer count, those neither that an agent is just bringing (snapshot_is_discarded). -1: those may.
 struct snapshot_image;
+// On this host: images of newer states than `step` that were saved up to `session` and `number` no
+// longer count, nor do those that an agent is just bringing (snapshot_is_discarded). -1: the latter
+// may.
 int snapshot_discard_newer(const char *run_folder, int64_t step, uint64_t session, uint64_t number,
                            struct err *err);
 bool snapshot_is_discarded(const char *run_folder, const struct snapshot_image *image);
