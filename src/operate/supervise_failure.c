@@ -170,12 +170,14 @@ static void exit_of(struct supervisor *s, int rank) {
     text_free(&text);
 }
 
-// Another rank than the one that was seen to end first.
+// Another rank than the one that was seen to end first. What it ended of may have been known before
+// it ended itself.
 static void charge(struct supervisor *s, int rank) {
-    double deadline = s->deadline, detected = s->detected;
+    double deadline = s->deadline, detected = s->detected, failed = s->failed;
     exit_of(s, rank);
     s->deadline = deadline;
     s->detected = detected;
+    if (s->failed > failed) s->failed = failed;
 }
 
 // A rank that accuses its machine has the last word.

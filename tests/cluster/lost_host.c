@@ -380,6 +380,7 @@ TEST_LIMIT(lost_trust_in_a_host_that_accuses_itself, 180) {
     const char *incidents = content("run/incidents.jsonl");
     CHECK_CONTAINS(incidents, "rank 1 on node2 ended with status 76");
     CHECK_CONTAINS(incidents, "evict node2, node4 takes its place");
+    CHECK(!strstr(incidents, "\"detect\":null"));
     CHECK_CONTAINS(content("run/launch/evicted"), "node2");
     check_same_bits();
     RUN("%s down", cluster());
