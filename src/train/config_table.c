@@ -225,7 +225,7 @@ const struct option config_options[] = {
     {"guard.replay", OPTION_BOOL, AT(guard_replay), "true", 0, 0, NULL, NULL,
      "compute a suspect step again, on the same and on other ranks, to tell a passing fault from a broken machine and from software"},
     {"guard.most_faults", OPTION_INT, AT(most_faults), "3", 0, INT_MOST, NULL, NULL,
-     "passing faults of one rank within a thousand steps that are borne; with one more its host is given up"},
+     "passing faults of one rank within a thousand steps that are borne; with one more its host is given up; damaged messages of one host that are borne before it is checked"},
     {"guard.on_corruption", OPTION_CHOICE, AT(on_corruption), "roll_back", 0, 0, "roll_back|leave", NULL,
      "when weights or optimizer state are not what they were: go back to an older state and on from there, or leave with exit status 76"},
     {"guard.counters", OPTION_BOOL, AT(guard_counters), "true", 0, 0, NULL, NULL,
