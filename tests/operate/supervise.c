@@ -138,10 +138,13 @@ static void end_as_planned(int ranks, int attempt, int *left) {
 static int be_the_ranks(int ranks) {
     struct err err = {0};
     struct heartbeat *beats[RANKS_MOST] = {0};
-    int attempt = atoi(getenv("WEFT_ATTEMPT")), left = 0;
+    const char *number = getenv("WEFT_ATTEMPT"), *place = getenv("WEFT_CONTROL"),
+               *key = getenv("WEFT_CONTROL_KEY");
+    if (!number || !place || !key) return 2;
+    int attempt = atoi(number), left = 0;
     struct heartbeat_options options = {.attempt = attempt, .host = "here"};
-    if (sscanf(getenv("WEFT_CONTROL"), "%63[^:]:%d", options.address, &options.port) != 2 ||
-        wire_key_parse(getenv("WEFT_CONTROL_KEY"), &options.key) != 0)
+    if (sscanf(place, "%63[^:]:%d", options.address, &options.port) != 2 ||
+        wire_key_parse(key, &options.key) != 0)
         return 2;
     for (int i = 0; i < ranks; i++) {
         options.rank = i;
