@@ -511,10 +511,12 @@ TEST(r57_a_save_that_ended_with_its_process_is_told_by_the_next) {
             CHECK_EQ_INT(events("checkpoint_failed", "for_step", &step), 1);
             CHECK_EQ_INT(events("checkpoint_failed", "requested", &requested), 1);
             CHECK(step == 8 && requested > 1e9);
+            // also what was told behind the step from which it went on
+            CHECK_EQ_INT(events("checkpoint_requested", NULL, NULL),
+                         events("checkpoint_persisted", NULL, NULL) + (kind == 0));
+            CHECK(strstr(lines.data, "is complete, though") == NULL);
         }
         CHECK(has_reason("interrupted"));
-        CHECK_EQ_INT(events("checkpoint_requested", NULL, NULL),
-                     events("checkpoint_persisted", NULL, NULL) + (kind == 0));
         names_are(config.checkpoint_folder, kind == 0
                                                 ? "step_00000004 step_00000012"
                                                 : "step_00000004 step_00000008 step_00000012");
