@@ -126,6 +126,7 @@ static void take_states(struct engine *e) {
 
 void seals_changed(struct engine *e) {
     e->seals->states_known = false;
+    e->seals->found_count = 0; // that was found in the values before
 }
 
 void engine_set_guards(struct engine *engine, const struct engine_guards *guards) {

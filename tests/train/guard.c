@@ -213,6 +213,20 @@ TEST(a_flipped_bit_of_a_weight_is_undone) {
     }
 }
 
+// What was found is of the state that the run has left; a step that is passed over looks at
+// nothing.
+TEST(a_run_goes_back_to_where_the_next_step_is_passed_over) {
+    static const char *const faults[] = {"flip_optimizer", "flip_weight"};
+    for (int i = 0; i < 2; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "two %s", faults[i]);
+        check_fault(faults[i], 1, WORDS("checkpoint.every=0", "train.skip_steps=1"), faults[i],
+                    "the run went back to step 0");
+        check_fault(name, 2, WORDS("parallel.dp=2", "checkpoint.every=0", "train.skip_steps=1"),
+                    faults[i], "the run went back to step 0");
+    }
+}
+
 TEST(a_flipped_bit_of_a_gradient_is_computed_again) {
     check_fault("one", 1, WORDS("checkpoint.every=4"), "flip_gradient", "the step was done again");
     for (int i = 0; i < RANKS_LAYOUTS; i++) {
