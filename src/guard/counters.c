@@ -57,6 +57,7 @@ static int read_edac(const char *folder, struct counters *out, struct err *err) 
 // ---- NVML: the few functions that are needed, by their documented signatures --------------------
 
 enum { NVML_CORRECTED = 0, NVML_UNCORRECTED = 1, NVML_VOLATILE = 0 };
+enum { NVML_NOT_SUPPORTED = 3, NVML_NO_DRIVER = 9 }; // results; 0: success
 struct nvml {
     int (*init)(void);
     int (*shutdown)(void);
@@ -74,23 +75,43 @@ static int find_functions(void *library, struct nvml *n) {
     return n->init && n->shutdown && n->count && n->handle && n->errors ? 0 : -1;
 }
 
-// A GPU without ECC answers "not supported": it counts nothing.
-static int64_t gpu_errors(const struct nvml *n, void *device, int type) {
+static int fail_gpu(struct counters *out, const char *call, int result) {
+    snprintf(out->gpu_unread, sizeof out->gpu_unread, "%s answered with %d", call, result);
+    return -1;
+}
+
+// A GPU without ECC counts nothing.
+static int add_errors(const struct nvml *n, void *device, int type, int64_t *sum,
+                      struct counters *out) {
     unsigned long long count = 0;
-    return n->errors(device, type, NVML_VOLATILE, &count) == 0 ? (int64_t)count : 0;
+    int result = n->errors(device, type, NVML_VOLATILE, &count);
+    if (result == NVML_NOT_SUPPORTED) return 0;
+    if (result != 0) return fail_gpu(out, "nvmlDeviceGetTotalEccErrors", result);
+    *sum += (int64_t)count;
+    return 0;
+}
+
+static int read_gpu(const struct nvml *n, unsigned index, struct counters *out) {
+    void *device;
+    int result = n->handle(index, &device);
+    if (result != 0) return fail_gpu(out, "nvmlDeviceGetHandleByIndex_v2", result);
+    return add_errors(n, device, NVML_CORRECTED, &out->gpu_corrected, out) != 0
+               ? -1
+               : add_errors(n, device, NVML_UNCORRECTED, &out->gpu_uncorrected, out);
 }
 
 static void read_gpus(const struct nvml *n, struct counters *out) {
     unsigned count = 0;
-    if (n->init() != 0) return; // a library without a driver
-    if (n->count(&count) == 0)
-        for (unsigned i = 0; i < count; i++) {
-            void *device;
-            if (n->handle(i, &device) != 0) continue;
-            out->has_gpu = true;
-            out->gpu_corrected += gpu_errors(n, device, NVML_CORRECTED);
-            out->gpu_uncorrected += gpu_errors(n, device, NVML_UNCORRECTED);
-        }
+    int result = n->init();
+    if (result == NVML_NO_DRIVER) return; // a library without GPUs
+    if (result != 0) {
+        fail_gpu(out, "nvmlInit_v2", result);
+        return;
+    }
+    result = n->count(&count);
+    if (result != 0) fail_gpu(out, "nvmlDeviceGetCount_v2", result);
+    for (unsigned i = 0; i < count && result == 0; i++) result = read_gpu(n, i, out);
+    out->has_gpu = result == 0 && count > 0;
     n->shutdown();
 }
 
@@ -165,7 +186,11 @@ static int read_text(const char *path, struct counters *out, struct err *err) {
 
 static int read_log(const char *path, struct counters *out, struct err *err) {
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), result = 0;
-    if (fd < 0) return 0;
+    if (fd < 0) {
+        if (errno != ENOENT && errno != ENXIO && errno != ENODEV)
+            snprintf(out->log_unread, sizeof out->log_unread, "%.100s: %s", path, strerror(errno));
+        return 0;
+    }
     bool device = lseek(fd, 0, SEEK_END) < 0 || strncmp(path, "/dev/", 5) == 0;
     out->has_log = true;
     if (device) {
@@ -192,24 +217,54 @@ int counters_read(const struct counters_places *places, struct counters *out, st
     return 0;
 }
 
-int counters_compare(const struct counters *before, const struct counters *now, char why[300]) {
-    why[0] = 0;
-    if (now->uncorrected > before->uncorrected)
+// ---- from one time to the next
+
+static int compare_worst(const struct counters *before, const struct counters *now, bool edac,
+                         bool gpu, bool log, char why[300]) {
+    if (edac && now->uncorrected > before->uncorrected)
         snprintf(why, 300, "memory: %lld uncorrected errors, %lld before (EDAC)",
                  (long long)now->uncorrected, (long long)before->uncorrected);
-    else if (now->gpu_uncorrected > before->gpu_uncorrected)
+    else if (gpu && now->gpu_uncorrected > before->gpu_uncorrected)
         snprintf(why, 300, "GPU memory: %lld uncorrected errors, %lld before (NVML)",
                  (long long)now->gpu_uncorrected, (long long)before->gpu_uncorrected);
-    else if (now->serious_xid_at > before->serious_xid_at)
+    else if (log && now->serious_xid_at > before->serious_xid_at)
         snprintf(why, 300, "XID %d in the kernel log: %s", now->serious_xid, now->serious_text);
-    if (why[0]) return 2;
-    if (now->corrected > before->corrected)
+    return why[0] ? 2 : 0;
+}
+
+int counters_compare(const struct counters *before, const struct counters *now, char why[300]) {
+    bool edac = before->has_edac && now->has_edac, gpu = before->has_gpu && now->has_gpu;
+    bool log = before->has_log && now->has_log;
+    why[0] = 0;
+    if (compare_worst(before, now, edac, gpu, log, why) > 0) return 2;
+    if (edac && now->corrected > before->corrected)
         snprintf(why, 300, "memory: %lld corrected errors, %lld before (EDAC)",
                  (long long)now->corrected, (long long)before->corrected);
-    else if (now->gpu_corrected > before->gpu_corrected)
+    else if (gpu && now->gpu_corrected > before->gpu_corrected)
         snprintf(why, 300, "GPU memory: %lld corrected errors, %lld before (NVML)",
                  (long long)now->gpu_corrected, (long long)before->gpu_corrected);
-    else if (now->last_xid_at > before->last_xid_at)
+    else if (log && now->last_xid_at > before->last_xid_at)
         snprintf(why, 300, "XID %d in the kernel log: %s", now->last_xid, now->last_xid_text);
     return why[0] ? 1 : 0;
+}
+
+static void grow(int64_t *known, int64_t now) {
+    if (now > *known) *known = now;
+}
+
+void counters_learn(struct counters *known, const struct counters *now) {
+    if (now->has_edac) {
+        known->has_edac = true;
+        grow(&known->corrected, now->corrected);
+        grow(&known->uncorrected, now->uncorrected);
+    }
+    if (now->has_gpu) {
+        known->has_gpu = true;
+        grow(&known->gpu_corrected, now->gpu_corrected);
+        grow(&known->gpu_uncorrected, now->gpu_uncorrected);
+    }
+    if (!now->has_log) return;
+    known->has_log = true;
+    grow(&known->last_xid_at, now->last_xid_at);
+    grow(&known->serious_xid_at, now->serious_xid_at);
 }

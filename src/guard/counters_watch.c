@@ -14,7 +14,7 @@ struct counters_watch {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    bool closing, complained;
+    bool closing, complained, told_gpu, told_log;
     int worst; // since the last take
     char why[300];
 };
@@ -23,6 +23,16 @@ static const char *keep(char *storage, const char *path) {
     if (!path) return NULL;
     strncpy(storage, path, 4095);
     return storage;
+}
+
+static void tell(bool *told, const char *what, const char *why) {
+    if (why[0] && !*told) log_line(LOG_INFO, "%s are not watched on this host: %s", what, why);
+    *told = *told || why[0];
+}
+
+static void tell_unread(struct counters_watch *w, const struct counters *now) {
+    tell(&w->told_gpu, "memory errors of GPUs", now->gpu_unread);
+    tell(&w->told_log, "errors of accelerators in the kernel log (XID)", now->log_unread);
 }
 
 static void look(struct counters_watch *w) {
@@ -34,8 +44,9 @@ static void look(struct counters_watch *w) {
         w->complained = true;
         return;
     }
+    tell_unread(w, &now);
     int level = counters_compare(&w->known, &now, why);
-    w->known = now;
+    counters_learn(&w->known, &now);
     pthread_mutex_lock(&w->lock);
     if (level > w->worst) {
         w->worst = level;
@@ -78,6 +89,7 @@ int counters_watch_open(struct counters_watch **out, const struct counters_place
         free(w);
         return -1;
     }
+    tell_unread(w, &w->known);
     pthread_mutex_init(&w->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

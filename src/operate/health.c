@@ -55,7 +55,7 @@ struct health_check *health_add(struct health *health, struct err *err, const ch
 // ---- counters
 
 static int check_counters(const struct health_options *o, struct health *out, struct err *err) {
-    struct counters none = {0}, now;
+    struct counters none = {.has_edac = true, .has_gpu = true, .has_log = true}, now;
     struct err why = {0};
     char text[300] = "";
     struct health_check *check = health_add(out, err, "counters");
@@ -71,8 +71,12 @@ static int check_counters(const struct health_options *o, struct health *out, st
     else
         snprintf(check->found, sizeof check->found, "%s%s%s%s",
                  now.has_edac ? "no memory errors" : "memory errors are not counted here",
-                 now.has_gpu ? ", no errors of GPUs" : "",
-                 now.has_log ? ", none in the kernel log" : "",
+                 now.has_gpu         ? ", no errors of GPUs"
+                 : now.gpu_unread[0] ? ", GPUs cannot be read"
+                                     : "",
+                 now.has_log         ? ", none in the kernel log"
+                 : now.log_unread[0] ? ", the kernel log cannot be read"
+                                     : "",
                  check->passed ? "" : " (broken on purpose)");
     return 0;
 }

@@ -2,6 +2,7 @@
 #include "guard/counters.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "test.h"
 #include <stdatomic.h>
 #include <stdio.h>
@@ -86,26 +87,31 @@ TEST(a_count_that_is_none_is_named) {
 }
 
 // A library with the names and signatures of NVML; its counts stand in a file.
+// Behind the counts may stand what the calls answer with: init, count, handle and errors of the
+// second GPU.
 static const char fake_nvml[] =
     "#include <stdio.h>\n"
     "static unsigned long long counts[4];\n"
+    "static int result[4];\n"
     "int nvmlInit_v2(void) {\n"
     "    FILE *f = fopen(COUNTS, \"r\");\n"
     "    if (!f) return 9;\n" // driver not loaded
     "    for (int i = 0; i < 4; i++) if (fscanf(f, \"%llu\", &counts[i]) != 1) return 9;\n"
+    "    for (int i = 0; i < 4; i++) if (fscanf(f, \"%d\", &result[i]) != 1) result[i] = 0;\n"
     "    fclose(f);\n"
-    "    return 0;\n"
+    "    return result[0];\n"
     "}\n"
     "int nvmlShutdown(void) { return 0; }\n"
-    "int nvmlDeviceGetCount_v2(unsigned *n) { *n = 3; return 0; }\n"
+    "int nvmlDeviceGetCount_v2(unsigned *n) { *n = 3; return result[1]; }\n"
     "int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) {\n"
     "    *h = (char *)0 + i + 1;\n"
-    "    return 0;\n"
+    "    return i == 1 ? result[2] : 0;\n"
     "}\n"
     "int nvmlDeviceGetTotalEccErrors(void *h, int type, int counter, unsigned long long *n) {\n"
     "    long device = (char *)h - (char *)0 - 1;\n"
     "    if (device == 2) return 3;\n" // no ECC: not supported
     "    if (counter != 0) return 2;\n"
+    "    if (device == 1 && result[3]) return result[3];\n"
     "    *n = counts[2 * device + type];\n"
     "    return 0;\n"
     "}\n";
@@ -135,6 +141,53 @@ TEST(gpus_are_asked_through_nvml) {
     now = look();
     CHECK_EQ_INT(counters_compare(&before, &now, why), 2);
     CHECK_CONTAINS(why, "GPU memory: 2 uncorrected errors, 0 before");
+}
+
+// A sum without the GPU that does not answer would make an alarm of the next one.
+TEST(a_read_that_failed_is_compared_with_nothing) {
+    static const char *const failing[] = {"0 0 5 7 4", "0 0 5 7 0 999", "0 0 5 7 0 0 15",
+                                          "0 0 5 7 0 0 0 15"};
+    build_nvml("nvml.c", fake_nvml);
+    put("counts", "0 0 5 7\n");
+    struct counters known = look(), now;
+    CHECK_STR(known.gpu_unread, "");
+    for (size_t i = 0; i < sizeof failing / sizeof failing[0]; i++) {
+        put("counts", failing[i]);
+        now = look();
+        CHECK(!now.has_gpu);
+        CHECK_CONTAINS(now.gpu_unread, "answered with ");
+        CHECK_EQ_INT(counters_compare(&known, &now, why), 0);
+        counters_learn(&known, &now);
+        put("counts", "0 0 5 7\n");
+        now = look();
+        CHECK_EQ_INT(counters_compare(&known, &now, why), 0);
+        counters_learn(&known, &now);
+    }
+    put("counts", "0 0 5 8 4\n"); // an error meanwhile is found afterwards
+    now = look();
+    counters_learn(&known, &now);
+    put("counts", "0 0 5 8\n");
+    now = look();
+    CHECK_EQ_INT(counters_compare(&known, &now, why), 2);
+    struct counters first = {.gpu_unread = "nvmlInit_v2 answered with 4"};
+    CHECK_EQ_INT(counters_compare(&first, &now, why), 0); // known since now
+    counters_learn(&first, &now);
+    CHECK_EQ_INT(counters_compare(&first, &now, why), 0);
+}
+
+TEST(controllers_that_are_away_for_a_while_have_counted_nothing) {
+    memory_errors("4\n", "2\n");
+    struct counters known = look(), now;
+    CHECK_EQ_INT(test_shell(why, sizeof why, "mv %s/mc11 %s", test_path("edac"), test_temp_dir()),
+                 0);
+    now = look();
+    CHECK_EQ_INT(now.uncorrected, 0);
+    CHECK_EQ_INT(counters_compare(&known, &now, why), 0);
+    counters_learn(&known, &now);
+    CHECK_EQ_INT(test_shell(why, sizeof why, "mv %s/mc11 %s", test_temp_dir(), test_path("edac")),
+                 0);
+    now = look();
+    CHECK_EQ_INT(counters_compare(&known, &now, why), 0);
 }
 
 TEST(another_library_is_refused_by_name) {
@@ -183,6 +236,42 @@ TEST(lines_that_only_look_like_xids) {
 static void silent(enum log_level level, const char *line, void *context) {
     (void)level, (void)line;
     atomic_fetch_add((atomic_int *)context, 1);
+}
+
+static void gather(enum log_level level, const char *line, void *context) {
+    (void)level;
+    text_printf(context, "%s\n", line);
+}
+
+// As for a user who may not read the kernel log: a loop of links can be read by nobody.
+TEST(what_cannot_be_read_is_told_once) {
+    struct counters_places places = nowhere();
+    struct counters_watch *w;
+    struct text lines = {0};
+    char loop[4096], wanted[4600];
+    build_nvml("nvml.c", fake_nvml);
+    put("counts", "0 0 5 7 4\n");
+    snprintf(loop, sizeof loop, "%s", test_path("loop"));
+    CHECK_EQ_INT(symlink(loop, loop), 0);
+    places.kernel_log = loop;
+    memory_errors("4\n", "0\n");
+    log_to(gather, &lines, LOG_INFO);
+    CHECK_OK(counters_watch_open(&w, &places, 0.001, &err), err);
+    for (int i = 1; i < 4; i++) { // it has looked again
+        char count[8];
+        snprintf(count, sizeof count, "%d\n", 4 + i);
+        memory_errors(count, "0\n");
+        for (int k = 0; k < 2000 && counters_watch_take(w, why) == 0; k++) usleep(5000);
+    }
+    counters_watch_close(w);
+    log_to(NULL, NULL, LOG_INFO);
+    snprintf(wanted, sizeof wanted,
+             "memory errors of GPUs are not watched on this host: nvmlInit_v2 answered with 4\n"
+             "errors of accelerators in the kernel log (XID) are not watched on this host: %.100s: "
+             "Too many levels of symbolic links\n",
+             loop);
+    CHECK_STR(lines.data, wanted);
+    text_free(&lines);
 }
 
 TEST(a_thread_keeps_the_worst_change) {
