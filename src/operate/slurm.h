@@ -32,7 +32,7 @@ struct slurm_script {
     const char *time_limit; // as sbatch takes it; NULL: the partition's
     int grace_seconds;      // between the signal and the time limit
     const char *program;    // path of weft
-    const char *run_folder; // RUN/launch/evicted is read there
+    const char *run_folder; // RUN/launch/evicted is read there, and added to ExcNodeList
     char *const *words; // options of weft launch and the verb with its arguments; ends with NULL
 };
 int slurm_emit(const struct slurm_script *script, struct text *out, struct err *err);

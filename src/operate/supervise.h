@@ -10,7 +10,7 @@
 //   lock             held while a supervisor is at work, with its process id and host in it
 //   config.yaml      the resolved configuration that all ranks run from (the caller's)
 //   state.json       id of the run, launches so far, steps whose batch is passed over, failures
-//   evicted          hosts that it left out, one a line, written at its end
+//   evicted          hosts that were found unfit, one a line, written at its end
 //   supervisor.json  where it listens and its key, for the operator's commands (mode 600)
 //
 // and incidents in RUN/incidents.jsonl (operate/incident.h).

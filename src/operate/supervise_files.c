@@ -190,12 +190,13 @@ int supervise_write_state(const char *run_folder, const struct supervise_state *
     return write_json(path, root, err);
 }
 
-int supervise_write_evicted(const char *run_folder, const struct place *place, struct err *err) {
+int supervise_write_evicted(const struct supervisor *s, struct err *err) {
     char path[4096];
     struct text names = {0};
-    int failed = path_of(run_folder, "evicted", path, err);
+    const struct place *place = &s->place;
+    int failed = path_of(s->options->run_folder, "evicted", path, err);
     for (int i = 0; i < place->count && !failed; i++)
-        if (place->hosts[i].state == PLACE_EVICTED &&
+        if (place->hosts[i].state == PLACE_EVICTED && hosts_is_barred(s, i) &&
             text_printf(&names, "%s\n", place->hosts[i].name) != 0)
             failed = err_set(err, ERR_MEMORY, "%s: no memory", path);
     if (!failed) failed = file_replace(path, names.data ? names.data : "", names.size, err);

@@ -130,6 +130,10 @@ bool hosts_damaged(struct supervisor *s, int from, int to) {
     return often;
 }
 
+bool hosts_is_barred(const struct supervisor *s, int host) {
+    return s->hosts->list[host].barred;
+}
+
 // ---- which of them take ranks -------------------------------------------------------------------
 
 // Takes a host out, and says so. -1: no place is left to run on.

@@ -24,8 +24,6 @@ struct supervise_state { // RUN/launch/state.json
 int supervise_read_state(const char *run_folder, struct supervise_state *state, struct err *err);
 int supervise_write_state(const char *run_folder, const struct supervise_state *state,
                           struct err *err);
-// Names of the evicted hosts, one a line: who schedules the run again keeps them away.
-int supervise_write_evicted(const char *run_folder, const struct place *place, struct err *err);
 int supervise_publish(const char *run_folder, const char *address, int port,
                       const struct wire_key *key, const char *run, struct err *err);
 void supervise_withdraw(const char *run_folder);
@@ -96,6 +94,9 @@ struct supervisor {
 
 // Writes the file of state as things are. A full disk does not stop the ranks: that is only said.
 void supervise_keep(struct supervisor *s);
+// Into RUN/launch/evicted the names of the hosts that were taken out and stay out, one a line: who
+// schedules the run again keeps them away. One that was lost may be there again by then.
+int supervise_write_evicted(const struct supervisor *s, struct err *err);
 
 // ---- supervise_attempt.c: one start of the ranks, until nothing is left of it
 int attempt_start(struct supervisor *s, struct err *err);
@@ -135,6 +136,7 @@ void hosts_bar(struct supervisor *s, int host);     // does not come back once i
 bool hosts_damaged(struct supervisor *s, int from, int to);
 // So many processes of the attempt did not end on this machine: ranks start when they are gone.
 void hosts_left_here(struct supervisor *s, int left);
+bool hosts_is_barred(const struct supervisor *s, int host);
 
 // ---- supervise_failure.c
 void failure_begin(struct supervisor *s, const struct policy_failure *failure, const char *evidence,

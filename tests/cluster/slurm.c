@@ -156,10 +156,10 @@ TEST_LIMIT(slurm_node_dies, 300) {
     WAIT_UNTIL("exec scontrol show job 1", "JobState=COMPLETED");
     CHECK_CONTAINS(out, "Restarts=0");
     same_bits(__LINE__);
-    test_shell(out, sizeof out, "cd %s && cat run/incidents.jsonl run/launch/evicted",
-               test_temp_dir());
+    test_shell(out, sizeof out, "cd %s && cat run/incidents.jsonl", test_temp_dir());
     CHECK_CONTAINS(out, "evict node3, node4 takes its place");
-    CHECK_CONTAINS(out, "\nnode3\n");
+    test_shell(out, sizeof out, "cat %s/run/launch/evicted", test_temp_dir());
+    CHECK_STR(out, ""); // lost, not found bad: Slurm knows itself when it is back
     must("cluster", "down");
 }
 
@@ -203,25 +203,31 @@ TEST_LIMIT(slurm_preempts_a_job, 300) {
     must("cluster", "down");
 }
 
-// Nodes that the run found bad are kept away from it.
+// Nodes that the run found bad are kept away from it, those of an earlier requeue too.
 TEST_LIMIT(slurm_keeps_bad_nodes_away, 300) {
     static const char script[] = "#!/bin/sh\n"
-                                 "mkdir -p run/launch && echo node3 >run/launch/evicted\n"
-                                 "[ \"$SLURM_RESTART_COUNT\" = 1 ] || exit 76\n"
-                                 "rm run/launch/evicted\n";
+                                 "mkdir -p run/launch\n"
+                                 "case ${SLURM_RESTART_COUNT:-0} in\n"
+                                 "0) echo node3 >run/launch/evicted; exit 76 ;;\n"
+                                 "1) echo node2 >run/launch/evicted; exit 75 ;;\n"
+                                 "esac\n";
     struct err err = {0};
     begin(3);
     CHECK_OK(file_replace(test_path("weft"), script, sizeof script - 1, &err), err);
     CHECK_EQ_INT(test_shell(out, sizeof out,
                             "cd %s && chmod +x weft && sed -i 's|^[^ ]*/weft launch|%s/weft|; "
-                            "s/--nodes=3/--nodes=2/' job.sh",
+                            "s/--nodes=3/--nodes=1/' job.sh",
                             test_temp_dir(), test_temp_dir()),
                  0);
     submit();
     WAIT_UNTIL("exec scontrol show job 1", "JobState=PENDING Reason=BeginTime");
-    CHECK_CONTAINS(out, "ExcNodeList=node3");
+    CHECK_CONTAINS(out, "ExcNodeList=node3\n");
+    must("slurm", "exec scontrol update JobId=1 StartTime=now");
+    WAIT_UNTIL("exec scontrol show job 1", "Restarts=2");
+    WAIT_UNTIL("exec scontrol show job 1", "JobState=PENDING Reason=BeginTime");
+    CHECK_CONTAINS(out, "ExcNodeList=node[2-3]\n");
     must("slurm", "exec scontrol update JobId=1 StartTime=now");
     WAIT_UNTIL("exec scontrol show job 1", "JobState=COMPLETED");
-    CHECK_CONTAINS(out, " NodeList=node[2,4]");
+    CHECK_CONTAINS(out, " NodeList=node4\n");
     must("cluster", "down");
 }

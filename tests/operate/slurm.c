@@ -193,10 +193,15 @@ TEST(slurm_script_asks_for_what_a_run_needs) {
     text_free(&out);
 }
 
-// A weft that leaves with STATUS, or with 75 at a signal; a scontrol that tells what it is asked.
+// A weft that leaves with STATUS, or with 75 at a signal; a scontrol that tells what it is asked,
+// and shows a job whose ExcNodeList stands in the file "away".
 static int run_script(const char *weft, const char *before, char *out, size_t bytes) {
     struct err err = {0};
-    static const char scontrol[] = "#!/bin/sh\necho \"scontrol $*\"\n";
+    static const char scontrol[] =
+        "#!/bin/sh\n"
+        "[ \"$*\" != '-o show job 71' ] || exec echo \"JobId=71 JobName=gpt Comment=ExcNodeList "
+        "ReqNodeList=(null) ExcNodeList=$(cat away) Command=/a b/c\"\n"
+        "echo \"scontrol $*\"\n";
     emit();
     CHECK_OK(file_replace(test_path("weft"), weft, strlen(weft), &err), err);
     CHECK_OK(file_replace(test_path("scontrol"), scontrol, strlen(scontrol), &err), err);
@@ -214,13 +219,25 @@ TEST(slurm_script_follows_the_status) {
     CHECK_STR(out, "");
     CHECK_EQ_INT(run_script("#!/bin/sh\nexit 75\n", "", out, sizeof out), 75);
     CHECK_STR(out, "scontrol requeue 71\n");
-    CHECK_EQ_INT(
-        run_script("#!/bin/sh\nexit 76\n",
-                   "mkdir -p run/launch && printf 'n3\\nn1\\nn3\\n' >run/launch/evicted &&", out,
-                   sizeof out),
-        76);
-    CHECK_STR(out, "scontrol requeuehold 71\nscontrol update JobId=71 ExcNodeList=n1,n3\n"
-                   "scontrol release 71\n");
+}
+
+// The nodes that an earlier requeue or the user has kept away stay away.
+TEST(slurm_script_adds_to_the_nodes_that_are_kept_away) {
+    static const char *const cases[][2] = {
+        {"(null)", "n1,n3"}, {"", "n1,n3"}, {"n5", "n5,n1,n3"}, {"n[5-7],m2", "n[5-7],m2,n1,n3"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char out[4096], before[256], wanted[256];
+        snprintf(before, sizeof before,
+                 "mkdir -p run/launch && printf 'n3\\nn1\\nn3\\n' >run/launch/evicted && echo "
+                 "'%s' >away &&",
+                 cases[i][0]);
+        CHECK_EQ_INT(run_script("#!/bin/sh\nexit 76\n", before, out, sizeof out), 76);
+        snprintf(wanted, sizeof wanted,
+                 "scontrol requeuehold 71\nscontrol update JobId=71 ExcNodeList=%s\n"
+                 "scontrol release 71\n",
+                 cases[i][1]);
+        CHECK_STR(out, wanted);
+    }
 }
 
 TEST(slurm_script_hands_signals_on) {
