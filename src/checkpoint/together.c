@@ -72,6 +72,7 @@ static int watch(struct comm_stream *world, struct job *job, double limit_second
     int rank = comm_stream_index(world), size = comm_stream_size(world);
     for (double begin = clock_seconds();; pause_since(begin)) {
         enum state state = job->state;
+        if (state != RUNNING) comm_busy_rests(comm_stream_comm(world), true);
         // the lowest that runs, the lowest that failed, and whether it has lasted too long
         int64_t most[3] = {state == RUNNING ? size - rank : 0, state == FAILED ? size - rank : 0,
                            clock_seconds() - begin > limit_seconds};
@@ -114,6 +115,7 @@ int together_run_within(struct comm_stream *world, double limit_seconds, const c
         job.state = FAILED;
     }
     int failed = watch(world, &job, limit_seconds, err);
+    comm_busy_rests(comm_stream_comm(world), false);
     if (threaded) pthread_join(thread, NULL);
     if (failed == -2) return -1;
     return failed < 0 ? 0 : tell(world, who, failed, &job.err, err);

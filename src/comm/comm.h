@@ -101,6 +101,9 @@ bool comm_failed_elsewhere(const struct comm *comm);
 // longer than the watchdog allows: while their watchdogs hear of it they wait on, and both sides
 // log it every 10 s. NULL: it is over.
 void comm_busy(struct comm *comm, const char *what);
+// While true this rank's part of what it said last is done, and it only waits for the others': it
+// is not told as busy. The next comm_busy ends that.
+void comm_busy_rests(struct comm *comm, bool rests);
 // Marks the world as failed with this message (kind and text of `why`), so that peers end too.
 void comm_fail(struct comm *comm, const struct err *why);
 

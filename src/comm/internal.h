@@ -134,6 +134,7 @@ struct comm {
     int abort_status;
     char busy[BUSY_BYTES]; // see comm_busy
     double busy_seconds;   // since when
+    bool busy_rests;       // see comm_busy_rests
     struct comm_stream *streams[STREAM_LIMIT];
     int stream_count;
     uint64_t streams_version, streams_taken;

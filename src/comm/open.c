@@ -211,7 +211,14 @@ void comm_busy(struct comm *comm, const char *what) {
     pthread_mutex_lock(&comm->lock);
     memset(comm->busy, 0, sizeof comm->busy);
     comm->busy_seconds = clock_seconds();
+    comm->busy_rests = false;
     if (what) snprintf(comm->busy, sizeof comm->busy, "%s", what);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+void comm_busy_rests(struct comm *comm, bool rests) {
+    pthread_mutex_lock(&comm->lock);
+    comm->busy_rests = rests;
     pthread_mutex_unlock(&comm->lock);
 }
 

@@ -275,7 +275,7 @@ void comm_status(struct comm *comm, struct comm_status *out) {
     const struct history *h = comm->history;
     double now = clock_seconds();
     out->waiting = h->waiting > 0;
-    memcpy(out->busy, comm->busy, sizeof out->busy);
+    if (!comm->busy_rests) memcpy(out->busy, comm->busy, sizeof out->busy);
     look_at_streams(comm, now, out);
     look_at_points(comm, now, out);
     if (h->posted > 0) {

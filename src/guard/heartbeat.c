@@ -71,6 +71,19 @@ static int64_t resident_bytes(void) {
     return sum * 1024;
 }
 
+// Through calls, and from disk into mapped files; -1: not counted here.
+static int64_t moved_bytes(void) {
+    FILE *file = fopen("/proc/self/io", "re");
+    char line[256];
+    long long bytes, sum = -1;
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "rchar: %lld", &bytes) == 1 || sscanf(line, "wchar: %lld", &bytes) == 1 ||
+            sscanf(line, "read_bytes: %lld", &bytes) == 1)
+            sum = (sum < 0 ? 0 : sum) + bytes;
+    if (file) fclose(file);
+    return sum;
+}
+
 static void put_place(json_t *beat, const char *key, const struct comm_place *place,
                       const int *ranks, int count) {
     if (place->number == 0) return;
@@ -143,6 +156,8 @@ static json_t *make_beat(struct heartbeat *h) {
     pthread_mutex_unlock(&h->lock);
     json_object_set_new(beat, "resident_bytes", json_integer(resident_bytes()));
     json_object_set_new(beat, "cpu_seconds", json_real(clock_process_cpu_seconds()));
+    int64_t moved = moved_bytes();
+    if (moved >= 0) json_object_set_new(beat, "io_bytes", json_integer(moved));
     put_messages(beat, h);
     json_object_set_new(beat, "time", json_real(clock_wall_seconds()));
     return beat;

@@ -8,7 +8,7 @@
 //  "waits":{"stream":"reduce","kind":"all_reduce","number":41,"seconds":0.02,"ranks":[0,2]},
 //  "last":{"stream":"tp","kind":"all_gather","number":977,"seconds":0.1},"waiting":true,
 //  "busy":"reads the shards","posted":{"reduce":41,"tp":978},"retries":{"2":3},
-//  "cpu_seconds":71.2,"stage":0}
+//  "cpu_seconds":71.2,"io_bytes":...,"stage":0}
 // {"type":"journal","text":...}    the answer to the order "journal": comm_journal_text
 // {"type":"report","kind":"loss_spike","step":12,"time":...,"evidence":...}    heartbeat_report
 //
@@ -16,7 +16,8 @@
 // last; "waiting": the compute thread stands in comm_wait; "busy": long work of its own
 // (comm_busy); "posted" how many operations of each stream the rank has posted ("tp@2" where it is
 // in two streams of that name, with their first members); "retries" short stalls by peer since the
-// last beat (comm_stalls); "stage" its place in the pipeline, once known.
+// last beat (comm_stalls); "io_bytes" what the process has read and written so far, where the
+// system counts it; "stage" its place in the pipeline, once known.
 #pragma once
 #include "base/wire.h"
 #include "comm/comm.h"

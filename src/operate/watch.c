@@ -14,6 +14,7 @@ void watch_limits_default(struct watch_limits *limits) {
                                     .hang_factor = 3,
                                     .start_seconds = 600,
                                     .idle_seconds = 30,
+                                    .busy_seconds = 600,
                                     .straggler_factor = 1.3,
                                     .straggler_steps = 8,
                                     .growth_share = 0.05,
@@ -45,7 +46,7 @@ int watch_restart(struct watch *w, int ranks, double now, struct err *err) {
     if (!list) return err_set(err, ERR_MEMORY, "no memory to watch %d ranks", ranks);
     for (int i = 0; i < ranks; i++) {
         list[i].step = list[i].stage = -1;
-        list[i].cpu_seconds = list[i].moved_cpu_seconds = -1;
+        list[i].cpu_seconds = list[i].moved_cpu_seconds = list[i].io_bytes = -1;
     }
     free(w->ranks);
     w->ranks = list;
@@ -99,6 +100,11 @@ const char *watch_host_name(const struct watch *w, int rank) {
 bool watch_silent(const struct watch *w, int rank, double now) {
     const struct watch_rank *r = &w->ranks[rank];
     return !r->ended && r->heard > 0 && now - r->heard > w->limits.silence_seconds;
+}
+
+bool watch_busy(const struct watch *w, int rank, double now) {
+    const struct watch_rank *r = &w->ranks[rank];
+    return r->busy[0] && now - r->busy_since <= w->limits.busy_seconds;
 }
 
 // ---- hosts
@@ -199,6 +205,7 @@ static void leave_out(struct watch *w, double gap) {
         if (r->heard > 0) r->heard += gap;
         r->progressed += gap;
         r->moved += gap;
+        r->busy_since += gap;
     }
     for (int i = 0; i < w->host_count; i++)
         if (w->hosts[i].heard > 0) w->hosts[i].heard += gap;

@@ -7,7 +7,8 @@
 // - hang: a rank has not moved (step, phase, or an operation posted) for longer than its patience,
 //   is not busy with announced long work, and others wait for it, directly or along a chain; or it
 //   is silent while its host is not, and no other rank goes on. Long phases have their own
-//   patience.
+//   patience. Announced work is borne for `busy_seconds` since it was announced, or since its
+//   process has read or written much: behind that the rank hangs, whatever it exchanges meanwhile.
 // - straggler: a rank's own compute time is `straggler_factor` times that of the ranks of its
 //   stage, `straggler_steps` samples in a row; where it has no peers, against its own beginning.
 // - memory growth: a rank's resident memory rises, without a pause, by a share of its host's.
@@ -48,6 +49,8 @@ struct watch_rank {
     double cpu_seconds, moved_cpu_seconds; // of its process: now, and when it moved; < 0: not known
     bool waiting;                          // its compute thread waits in `waits`
     char busy[WATCH_BUSY_BYTES];           // announced long work; "": none
+    double busy_since;                     // it was announced, or got on
+    double io_bytes;                       // that the process has read and written; < 0: not known
     struct watch_place waits, last;
     struct {
         char stream[COMM_GROUP_NAME_BYTES];
@@ -87,6 +90,7 @@ struct watch_limits {
     double hang_least_seconds, hang_factor; // max(5 s, 3 x the slowest recent step or phase)
     double start_seconds;      // of a phase that nobody has been through yet, start and load: 600
     double idle_seconds;       // the same in a first step that takes no processor time: 30
+    double busy_seconds;       // of announced long work that neither reads nor writes: 600
     double straggler_factor;   // own compute time over the median of its peers: 1.3
     int straggler_steps;       // in a row: 8
     double growth_share;       // of the host's memory that is too much: 0.05

@@ -138,10 +138,23 @@ static bool host_goes(const struct watch *w, int rank, double now) {
 // moved is seen up to a beat late; that others wait for it is told to the moment.
 static bool is_stuck(const struct watch *w, int rank, double waited_seconds, double now) {
     const struct watch_rank *r = &w->ranks[rank];
-    if (r->ended || r->heard <= 0 || r->busy[0]) return false;
+    if (r->ended || r->heard <= 0 || watch_busy(w, rank, now)) return false;
     double still = now - r->moved, patience = watch_patience(w, rank, now);
     if (still > patience) return true;
     return waited_seconds > patience && still > patience - WATCH_BEAT_SECONDS;
+}
+
+// Announced work that does not end. Others may wait for it in a message, or ask again and again how
+// far it is; its own messages then say nothing.
+static int find_overdue(const struct watch *w, double now) {
+    int best = -1;
+    for (int i = 0; i < w->rank_count; i++) {
+        const struct watch_rank *r = &w->ranks[i];
+        if (r->ended || !r->busy[0] || watch_busy(w, i, now)) continue;
+        if (waits(w, i, now) && waited(w, i, now) > w->limits.hang_least_seconds) continue;
+        if (best < 0 || r->busy_since < w->ranks[best].busy_since) best = i;
+    }
+    return best;
 }
 
 // The rank with most votes among those that do not wait.
@@ -217,9 +230,10 @@ static void say_place(struct text *t, const struct watch_place *place) {
 
 static void say_state(struct text *t, const struct watch *w, int rank, double now) {
     const struct watch_rank *r = &w->ranks[rank];
-    text_printf(t,
-                "; when last heard it was in phase %s of step %lld, and has not moved for %.1f s",
-                beat_phase_name(r->phase), (long long)r->step, now - r->moved);
+    text_printf(t, "; when last heard it was in phase %s of step %lld", beat_phase_name(r->phase),
+                (long long)r->step);
+    if (now - r->moved > WATCH_BEAT_SECONDS)
+        text_printf(t, ", and has not moved for %.1f s", now - r->moved);
     if (r->last.kind[0]) {
         text_puts(t, "; it posted last ");
         say_place(t, &r->last);
@@ -277,6 +291,11 @@ static void say_hang(const struct search *s, int rank, enum hang_kind kind,
         text_puts(&t, " do not arrive");
     } else if (watch_silent(w, rank, s->now)) {
         text_printf(&t, "is silent for %.1f s, its process stands still", s->now - r->heard);
+    } else if (r->busy[0]) {
+        text_printf(&t,
+                    "does not get on: \"%s\" since %.0f s, in which it has read and written next "
+                    "to nothing",
+                    r->busy, s->now - r->busy_since);
     } else if (r->waits.kind[0]) {
         text_puts(&t, "has not arrived: it does not wait for others");
     } else {
@@ -310,6 +329,7 @@ static bool any_ended(const struct watch *w) {
 static int find_culprit(struct search *s, enum hang_kind *kind) {
     *kind = HANG_END;
     int rank = find_stopped(s->w, s->now);
+    if (rank < 0) rank = find_overdue(s->w, s->now);
     if (rank >= 0) return rank;
     if (s->waiting == 0) return find_still(s);
     rank = find_end(s);
@@ -331,7 +351,7 @@ static bool may_hang(const struct watch *w, double now) {
         const struct watch_rank *r = &w->ranks[i];
         if (!r->ended && r->heard > 0 &&
             (now - r->moved > w->limits.hang_least_seconds - WATCH_BEAT_SECONDS ||
-             watch_silent(w, i, now)))
+             watch_silent(w, i, now) || (r->busy[0] && !watch_busy(w, i, now))))
             return true;
     }
     return false;

@@ -16,6 +16,8 @@ struct incident *watch_add(const struct watch *w, struct watch_found *found,
 bool watch_say(uint32_t *said, enum incident_kind kind);
 void watch_over(uint32_t *said, enum incident_kind kind);
 
+// Busy with long work that it has announced, and not for too long.
+bool watch_busy(const struct watch *w, int rank, double now);
 const char *watch_host_name(const struct watch *w, int rank);
 bool watch_silent(const struct watch *w, int rank, double now);
 // Sum of stalls between both ranks within the window.

@@ -191,6 +191,15 @@ static int read_stage(struct json_at at, struct watch_rank *r, struct err *err) 
     return 0;
 }
 
+// Announced work gets on as long as its process moves much from one beat to the next: more than
+// messages that it exchanges meanwhile, less than the slowest disk.
+static void take_work(struct watch_rank *r, const struct watch_rank *before, double now) {
+    enum { MUCH_BYTES = 1 << 20 };
+    bool moves =
+        r->io_bytes >= 0 && before->io_bytes >= 0 && r->io_bytes - before->io_bytes >= MUCH_BYTES;
+    if (moves || !r->busy[0] || strcmp(r->busy, before->busy) != 0) r->busy_since = now;
+}
+
 static int read_beat(struct watch *w, struct watch_rank *r, struct json_at at, double now,
                      struct err *err) {
     const struct watch_rank before = *r;
@@ -203,6 +212,7 @@ static int read_beat(struct watch *w, struct watch_rank *r, struct json_at at, d
         read_amount(at, "compute_seconds", 0, &compute_seconds, err) != 0 ||
         read_amount(at, "resident_bytes", 0, &resident, err) != 0 ||
         read_amount(at, "cpu_seconds", -1, &cpu, err) != 0 ||
+        read_amount(at, "io_bytes", -1, &r->io_bytes, err) != 0 ||
         read_place(at, "waits", w->rank_count, &r->waits, err) != 0 ||
         read_place(at, "last", w->rank_count, &r->last, err) != 0 ||
         json_get_bool(at, "waiting", false, r->waits.kind[0] != 0, &r->waiting, err) != 0 ||
@@ -217,6 +227,7 @@ static int read_beat(struct watch *w, struct watch_rank *r, struct json_at at, d
         strcmp(r->busy, before.busy) != 0)
         moved = true;
     if (moved) r->moved = now;
+    take_work(r, &before, now);
     r->cpu_seconds = cpu;
     if (r->moved != before.moved) r->moved_cpu_seconds = cpu;
     return 0;

@@ -217,15 +217,18 @@ static void tell_late(struct run *run, int64_t for_step, bool run_waits, const c
 }
 
 static int look(struct run *run, double *pause, struct err *err);
+static void tell_work(struct run *run, const char *work);
 
 // Until `flag` is no longer set, but not longer than a moment unless it must be. Tiny runs come so
 // fast that a disk which is not slow at all is late.
 static int wait_while(struct run *run, const bool *flag, bool must, struct err *err) {
     enum { MOMENTS = 8 };
     double pause = 0.005;
-    for (int i = 0; *flag && (must || i < MOMENTS); i++)
-        if (look(run, &pause, err) != 0) return -1;
-    return 0;
+    int status = 0;
+    for (int i = 0; *flag && (must || i < MOMENTS) && status == 0; i++)
+        status = look(run, &pause, err);
+    tell_work(run, NULL);
+    return status;
 }
 
 static bool is_to_stay(const struct run *run, int64_t step) {
@@ -383,12 +386,26 @@ int run_saves_settle(struct run *run, struct err *err) {
 
 // ---- until all is done
 
+// What others wait for: this rank's own part of saves. Without it a file server that is gone would
+// leave all ranks asking each other for ever, and nobody would be to blame.
+static void tell_work(struct run *run, const char *work) {
+    if (work != run->saves.work) run_busy(run, work);
+    run->saves.work = work;
+}
+
+static const char *own_work(const struct run *run) {
+    if (run->signals[SIGNAL_SAVE] > 0) return "writes a checkpoint";
+    if (run->signals[SIGNAL_COPY] > 0) return "copies a checkpoint";
+    return run->signals[SIGNAL_SNAPSHOT_BUSY] > 0 ? "completes a snapshot" : NULL;
+}
+
 // One exchange as between steps, and a pause when there is more to wait for.
 static int look(struct run *run, double *pause, struct err *err) {
     struct timespec moment = {0, (long)(*pause * 1e9)};
     nanosleep(&moment, NULL);
     if (*pause < 0.05) *pause *= 1.5;
     run_saves_report(run);
+    tell_work(run, own_work(run));
     if (run->world) {
         comm_max_integers(run->world, &run->signals[SIGNAL_SAVE], RUN_SIGNALS - SIGNAL_SAVE);
         if (comm_check(run->comm, err) != 0) return -1;
@@ -425,11 +442,10 @@ int run_saves_finish(struct run *run, bool drop, struct err *err) {
     double pause = 0.0005;
     run_wait_for_snapshot(run);
     if (drop) drop_all(run);
-    run_busy(run, "waits for its checkpoints");
     do {
         status = look(run, &pause, err);
         if (drop) drop_all(run);
     } while (status == 0 && works(run));
-    run_busy(run, NULL);
+    tell_work(run, NULL);
     return status;
 }

@@ -248,9 +248,9 @@ int run_restore_older(struct run *run, int back, int64_t most_step, struct err *
     struct checkpoint *c = NULL;
     const char *from = "";
     int64_t resumed_from = run->result->resumed_from;
-    if (run_saves_finish(run, true, err) != 0 ||
-        snapshot_open_newest(&places, &choice, run->world, &c, &from, err) != 0)
-        return -1;
+    if (run_saves_finish(run, true, err) != 0) return -1;
+    run_busy(run, "goes back to an older state");
+    if (snapshot_open_newest(&places, &choice, run->world, &c, &from, err) != 0) return -1;
     engine_clear_state(run->engine);
     int result = c ? load_state(run, c, from, err) : load_initial(run, err);
     checkpoint_close(c);

@@ -86,7 +86,6 @@ static int go_back(struct run *run, int64_t good_step, struct err *err) {
     struct run_guard *g = &run->guard;
     double begin = record_begin(&run->lane);
     run_phase(run, BEAT_LOAD, run->step);
-    run_busy(run, "goes back to an older state");
     int status = run_restore_older(run, 0, good_step, err);
     if (status == 0) status = cut_journals(run, err);
     run_busy(run, NULL);

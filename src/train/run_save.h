@@ -33,6 +33,7 @@ struct run_saves {
     } next;                            // the newest snapshot, while an older one is being written
     int64_t durable_step, copied_step; // on disk; in the second folder; -1: none of this process
     int64_t wanted_copy;
+    const char *work; // of this rank's own that is waited for, as told last; NULL: none
     // measured here, and for checkpoint.interval=auto
     double begun, stall; // clock of the last begin; seconds that the last save has held the run up
     bool copies;         // and its copy goes on

@@ -1,6 +1,7 @@
 // A rank's heartbeats, heard by a supervisor that the test plays.
 #include "guard/heartbeat.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "test.h"
 #include <math.h>
@@ -115,6 +116,7 @@ TEST(heartbeat_hello_and_beats) {
     CHECK(number_of(beat, "phase_seconds") >= 0);
     CHECK(number_of(beat, "resident_bytes") > 1e5);
     CHECK(number_of(beat, "cpu_seconds") >= 0);
+    CHECK(!file_exists("/proc/self/io") || number_of(beat, "io_bytes") > 0);
     CHECK(!json_object_get(beat, "step_seconds") && !json_object_get(beat, "waits") &&
           !json_object_get(beat, "stage"));
     json_decref(beat);

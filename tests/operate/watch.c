@@ -371,7 +371,80 @@ static void waited_for(const char *phase, const char *more, double seconds) {
 }
 
 TEST(watch_long_work_is_no_hang) {
-    waited_for("step", ",'busy':'builds the index of shards'", 900);
+    waited_for("step", ",'busy':'builds the index of shards'", 600);
+}
+
+// A file server that is gone: rank 1 cannot end its part of a save. The others are done with theirs
+// and ask it again and again how far it is, or wait in one message.
+static void stuck_in_a_save(double seconds, bool asks, const char *more) {
+    begin(4, 2);
+    double t = run_steps(1, 20), since = t;
+    int found_count = 0;
+    for (; t < since + seconds && found_count == 0; t++) {
+        int number = asks ? (int)(50 * t) : 41;
+        all_facts(t);
+        for (int i = 0; i < 4; i++) {
+            double writes = 1e9 + (i == 1 ? 0 : 1e4 * (t - since)); // messages
+            if (i != 1 && !asks)
+                BEAT(i, t,
+                     "{'type':'beat','step':100,'phase':'save','waiting':true,'io_bytes':%g,"
+                     "'waits':{'stream':'run','kind':'all_reduce','number':41,'seconds':%g,"
+                     "'ranks':[0,1,2,3]},'posted':{'run':41}}",
+                     writes, t - since);
+            else
+                BEAT(i, t,
+                     "{'type':'beat','step':100,'phase':'save','waiting':false,'io_bytes':%g,"
+                     "'last':{'stream':'run','kind':'all_reduce','number':%d},'posted':{'run':%d}"
+                     "%s}",
+                     i == 1 && more[0] == '+' ? 1e9 + 2e6 * (t - since) : writes, number,
+                     i == 1 && !asks ? 40 : number, i == 1 ? more + (more[0] == '+') : "");
+        }
+        found_count = look(t);
+    }
+    if (found_count > 0) CHECK(t > since + 600 && t < since + 605);
+}
+
+TEST(watch_work_that_does_not_end_is_a_hang) {
+    for (int asks = 0; asks < 2; asks++) {
+        stuck_in_a_save(900, asks, ",'busy':'writes a checkpoint'");
+        CHECK_EQ_INT(found[0].kind, INCIDENT_HANG);
+        CHECK_EQ_INT(found[0].rank, 1);
+        CHECK_STR(found[0].host, "node1");
+        CHECK_CONTAINS(found[0].evidence, "does not get on: \"writes a checkpoint\" since 601 s");
+        CHECK_CONTAINS(found[0].evidence, "in phase save of step 100");
+        watch_close(&w);
+    }
+}
+
+// However long it takes: a slow disk is none that is gone.
+TEST(watch_work_that_gets_on_is_no_hang) {
+    for (int asks = 0; asks < 2; asks++) {
+        found[0].kind = INCIDENT_EXIT;
+        stuck_in_a_save(3000, asks, "+,'busy':'writes a checkpoint'");
+        CHECK_EQ_INT(found[0].kind, INCIDENT_EXIT);
+        watch_close(&w);
+    }
+}
+
+// All have announced the same, and wait within it for the one that stands still.
+TEST(watch_of_all_who_load_the_one_that_stands_still_is_named) {
+    begin(4, 2);
+    double t = 1;
+    int hangs = 0;
+    for (; t < 900 && hangs == 0; t++) {
+        all_facts(t);
+        for (int i = 0; i < 4; i++)
+            BEAT(i, t,
+                 "{'type':'beat','step':0,'phase':'load','busy':'loads its weights','waiting':%s,"
+                 "'waits':{'stream':'%s','kind':'all_reduce','number':7,'seconds':%g,"
+                 "'ranks':[0,1,2,3]},'posted':{'run':%d}}",
+                 i == 2 ? "false" : "true", i == 2 ? "" : "run", t - 1, i == 2 ? 6 : 7);
+        hangs = look(t);
+    }
+    CHECK_EQ_INT(hangs, 1);
+    CHECK(t > 600 && t < 606);
+    CHECK_EQ_INT(found[0].rank, 2);
+    watch_close(&w);
 }
 
 TEST(watch_first_save_is_no_hang) {
