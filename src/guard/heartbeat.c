@@ -45,7 +45,8 @@ struct heartbeat {
     bool stopping;
     json_t *reports, *faults; // arrays
     // read by the compute thread without it
-    atomic_bool leave, has_fault;
+    atomic_int leave; // enum beat_leave
+    atomic_bool has_fault;
     _Atomic double mtbf_seconds;
     // of the messages
     pthread_mutex_t comm_lock;
@@ -196,7 +197,9 @@ static void take_order(struct heartbeat *h, const json_t *message) {
     const char *order = json_string_value(json_object_get(message, "order"));
     json_t *fault = json_object_get(message, "fault");
     if (!order) return;
-    if (strcmp(order, "leave") == 0) atomic_store(&h->leave, true);
+    bool again = json_is_true(json_object_get(message, "again"));
+    if (strcmp(order, "leave") == 0 && atomic_load(&h->leave) != BEAT_LEAVES)
+        atomic_store(&h->leave, again ? BEAT_LEAVES_FOR_A_RESTART : BEAT_LEAVES);
     struct err err = {0}; // a connection that is gone shows itself
     if (strcmp(order, "journal") == 0) put(h, make_journal(h), &err);
     if (strcmp(order, "fault") != 0 || !json_is_object(fault)) return;
@@ -421,8 +424,8 @@ void heartbeat_report(struct heartbeat *h, const char *kind, json_t *evidence) {
     wake(h);
 }
 
-bool heartbeat_wants_leave(const struct heartbeat *h) {
-    return h && atomic_load(&h->leave);
+enum beat_leave heartbeat_wants_leave(const struct heartbeat *h) {
+    return h ? (enum beat_leave)atomic_load(&h->leave) : BEAT_STAYS;
 }
 
 double heartbeat_mtbf_seconds(const struct heartbeat *h) {

@@ -67,11 +67,14 @@ void heartbeat_stage(struct heartbeat *h, int stage); // of the pipeline
 // be NULL) goes over to this room, also where `h` is NULL.
 void heartbeat_report(struct heartbeat *h, const char *kind, json_t *evidence);
 
-// What the supervisor wants. {"type":"order","order":"leave"}: save and leave with exit status 75,
-// for a planned restart. {"type":"order","order":"journal"}: the thread answers, whatever the
-// compute thread does. {"type":"order","order":"fault","fault":{...}}: see guard/fault.h.
+// What the supervisor wants. {"type":"order","order":"leave"}: save and leave with exit status 75;
+// with "again":true for a planned restart, where the memory of the hosts outlives the process. Of
+// several orders the one without counts. {"type":"order","order":"journal"}: the thread answers,
+// whatever the compute thread does. {"type":"order","order":"fault","fault":{...}}: see
+// guard/fault.h.
 // {"type":"facts","mtbf_seconds":...}: measured time between failures, 0 until then.
-bool heartbeat_wants_leave(const struct heartbeat *h);
+enum beat_leave { BEAT_STAYS, BEAT_LEAVES_FOR_A_RESTART, BEAT_LEAVES };
+enum beat_leave heartbeat_wants_leave(const struct heartbeat *h);
 double heartbeat_mtbf_seconds(const struct heartbeat *h);
 // The next fault to inject, as a JSON object that the caller releases; NULL: none.
 json_t *heartbeat_fault(struct heartbeat *h);

@@ -374,6 +374,7 @@ static void restart(struct supervisor *s, struct policy_decision *d) {
     if (s->failure.kind != INCIDENT_RELOAD && s->failure.kind != INCIDENT_GROW) s->state.failures++;
     s->failing = false;
     s->leave = LEAVE_NOT;
+    s->memory_moves = false;
     s->phase = SUPERVISE_WAIT;
     s->deadline = clock_seconds() + d->wait_seconds;
 }
@@ -514,7 +515,7 @@ void failure_settle(struct supervisor *s) {
 // ---- planned
 
 void supervise_ask_to_leave(struct supervisor *s, enum supervise_leave leave) {
-    bool was = s->leave != LEAVE_NOT, connected = false;
+    bool was = s->leave == leave, connected = false;
     bool at_once = leave == LEAVE_INTERRUPT && s->interrupts > 1;
     if (leave < s->leave && s->leave != LEAVE_RESTART && !at_once) return;
     // Who asks again gets no more time.

@@ -23,7 +23,8 @@ void peers_facts(struct supervisor *s) {
 }
 
 static void order_leave(struct supervisor *s, int connection) {
-    json_t *order = json_pack("{s:s,s:s}", "type", "order", "order", "leave");
+    json_t *order = json_pack("{s:s,s:s,s:b}", "type", "order", "order", "leave", "again",
+                              s->leave == LEAVE_RESTART && !s->memory_moves);
     if (!order) return;
     if (connection >= 0)
         control_send(s->control, connection, order);
@@ -222,6 +223,7 @@ static json_t *reload(struct supervisor *s, const json_t *command) {
         return failed(err.text);
     }
     if (program) s->program_mark[0] = 0; // another file, as asked
+    s->memory_moves = changes.data && strstr(changes.data, "checkpoint.snapshot_folder: ");
     json_t *answer = json_pack("{s:s}", "changes", changes.data ? changes.data : "");
     failure_reload(s, program, changes.data ? changes.data : "");
     text_free(&changes);

@@ -39,19 +39,28 @@ static int last_save(struct run *run, struct err *err) {
     return err_context(err, "the state of step %lld could not be saved", (long long)run->step);
 }
 
+// 1: into memory; 0: onto disk.
+static int leaving_save(struct run *run, struct err *err) {
+    bool restarts = run->signals[SIGNAL_LEAVE] == BEAT_LEAVES_FOR_A_RESTART;
+    run_phase(run, BEAT_SAVE, run->step);
+    int saved = restarts && !run->signals[SIGNAL_STOP] ? run_save_to_memory(run, err) : 0;
+    return saved == 0 ? last_save(run, err) : saved;
+}
+
 // The user's own signal, or one that asks to make room for a while.
 static int interrupted(struct run *run, struct err *err) {
     bool stop = run->signals[SIGNAL_STOP];
     enum err_kind kind = stop ? ERR_INTERRUPT : ERR_RETRY;
     const char *what = stop ? "interrupted" : "asked to leave";
-    if (run->step > 0 && last_save(run, err) != 0) return -1;
+    int in_memory = run->step > 0 ? leaving_save(run, err) : 0;
+    if (in_memory < 0) return -1;
     run->left = true;
     run->result->silent = run->world && !run_leads(run); // of what all know, one speaks
     if (run->step == 0)
         return err_set(err, kind, "%s before the first step; nothing to save", what);
     return err_set(err, kind,
-                   "%s after step %lld, which is saved; the same command goes on from there", what,
-                   (long long)run->step);
+                   "%s after step %lld, which is %s; the same command goes on from there", what,
+                   (long long)run->step, in_memory ? "in memory" : "saved");
 }
 
 static int walk(struct run *run, struct err *err) {
@@ -81,7 +90,9 @@ static int walk(struct run *run, struct err *err) {
         if (!ends && run_save_is_due(run) && try_to_save(run, err) != 0) return -1;
     }
     if (run->stopped) return interrupted(run, err);
-    if (worked && c->checkpoint_at_end) return last_save(run, err);
+    // A state that another process has left in memory alone is not on disk yet.
+    bool owes = worked || (run->step > 0 && run->saves.durable_step != run->step);
+    if (owes && c->checkpoint_at_end) return last_save(run, err);
     return run_saves_finish(run, false, err);
 }
 

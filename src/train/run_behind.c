@@ -432,6 +432,62 @@ static void drop_all(struct run *run) {
     if (s->second) saver_cancel(s->second);
 }
 
+// ---- for a restart that follows at once
+
+// Of steps that are to stay on disk, whatever comes.
+static bool owes_disk(struct run *run) {
+    const struct run_saves *s = &run->saves;
+    return (!saver_idle(s->saver) && is_to_stay(run, saver_step(s->saver))) ||
+           (s->next.waits && is_to_stay(run, s->next.step)) ||
+           (run_save_is_due(run) && is_to_stay(run, run->step));
+}
+
+static int snapshot_now(struct run *run, struct err *err) {
+    static const atomic_bool never = false;
+    struct run_saves *s = &run->saves;
+    struct checkpoint_state state = run_state(run);
+    int generation = snapshot_begin(s->snapshot, &state, &run->config->model, ++s->number, err);
+    json_decref((json_t *)state.extra);
+    if (generation < 0) return -1;
+    snapshot_wait(s->snapshot);
+    return snapshot_settle(s->snapshot, generation, &never, err);
+}
+
+static void tell_replaced(struct run *run) {
+    struct run_saves *s = &run->saves;
+    if (s->next.waits)
+        metrics_put_event(&run->metrics, "checkpoint_replaced", s->next.step, "\"by_step\":%lld",
+                          (long long)run->step);
+    s->next.waits = false;
+}
+
+int run_save_to_memory(struct run *run, struct err *err) {
+    struct run_saves *s = &run->saves;
+    double begin = clock_seconds();
+    if (!s->snapshot || owes_disk(run)) return 0;
+    run_fault_save(run);
+    run_wait_for_snapshot(run);
+    s->due = run->signals[SIGNAL_SNAPSHOT_BUSY] > 0;
+    if (wait_while(run, &s->due, true, err) != 0 || pass_over_failed(run, err) != 0) return -1;
+    tell_replaced(run);
+    if (run_agree(run, snapshot_now(run, err), err) == 0) {
+        double seconds = clock_seconds() - begin;
+        log_line(LOG_INFO, "step %lld is in memory after %.2f s; the next start goes on from there",
+                 (long long)run->step, seconds);
+        metrics_put_event(&run->metrics, "checkpoint_in_memory", run->step, "\"seconds\":%.3f",
+                          seconds);
+        return 1;
+    }
+    if (run_is_broken(run)) return -1;
+    run_forget_failure(run);
+    log_line(LOG_WARN, "step %lld is not in memory, and goes to disk: %s", (long long)run->step,
+             err->text);
+    *err = (struct err){0};
+    return 0;
+}
+
+// ---- at the end
+
 void run_saves_skip_copies(struct run *run) {
     run->saves.wanted_copy = run->saves.copied_step;
     saver_cancel(run->saves.second);

@@ -19,7 +19,7 @@
 // What one rank knows and all have to act on: the largest value counts. See run_look_at_signals.
 enum run_signal {
     SIGNAL_STOP,
-    SIGNAL_LEAVE,
+    SIGNAL_LEAVE,    // enum beat_leave
     SIGNAL_FOUND,    // checksums of the last step, see run_guard.h
     SIGNAL_HARDWARE, // the machine's own counters
     SIGNAL_SAVE,     // what saver_report tells, SAVER_SLOTS integers

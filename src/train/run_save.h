@@ -61,6 +61,9 @@ int run_save_behind(struct run *run, struct err *err);
 void run_wait_for_snapshot(struct run *run);
 // Until nothing is under way any more. `drop`: what is not durable yet never will be.
 int run_saves_finish(struct run *run, bool drop, struct err *err);
+// Collective: the state as a snapshot, complete in the memory of all ranks, without waiting for
+// what is on its way to disk. 1: it is; 0: it cannot be, and must go to disk.
+int run_save_to_memory(struct run *run, struct err *err);
 void run_saves_skip_copies(struct run *run); // to the second folder; that under way is ended
 
 // This rank's pieces of weights, moments and the experts' biases, under the names that the engine

@@ -72,7 +72,7 @@ void run_look_at_signals(struct run *run) {
     if (control) {
         run->signals[SIGNAL_STOP] = is_raised(control->stop);
         run->signals[SIGNAL_LEAVE] =
-            is_raised(control->preempted) || heartbeat_wants_leave(control->heartbeat);
+            is_raised(control->preempted) ? BEAT_LEAVES : heartbeat_wants_leave(control->heartbeat);
     }
     run->signals[SIGNAL_FOUND] = run_guard_found(run);
     run->signals[SIGNAL_HARDWARE] = run_guard_hardware(run);

@@ -193,6 +193,49 @@ TEST_LIMIT(restart_on_the_operators_word, 60) {
     CHECK_EQ_INT(launches(), 3);
 }
 
+// A planned restart goes through memory: it needs no disk and loses no step. A run that has to make
+// room is on disk before it leaves, whatever restart came before.
+TEST_LIMIT(restart_on_the_operators_word_needs_no_disk, 60) {
+    char words[9000], resumed[100];
+    int left = 0;
+    write_inputs(100000000);
+    pid_t launcher = start("fault.kind=disk_fail", "fault.rank=-1");
+    wait_for("step 3/");
+    snprintf(words, sizeof words, "--reload %s train.steps=99999999", test_path("run"));
+    CHECK_STATUS(order(words), 0);
+    wait_for("/99999999  loss");
+    const char *log = read_log(), *in_memory = strstr(log, " is in memory after ");
+    CHECK(in_memory != NULL);
+    while (in_memory > log && in_memory[-1] >= '0' && in_memory[-1] <= '9') in_memory--;
+    left = atoi(in_memory);
+    snprintf(resumed, sizeof resumed, "resumed from snapshot of step %d in memory: step %d,", left,
+             left);
+    CHECK_CONTAINS(log, resumed);
+    kill(launcher, SIGTERM);
+    CHECK_EQ_INT(finish(launcher), 75);
+    const char *leaves = NULL;
+    for (const char *at = read_log(); (at = strstr(at, "asked to leave after step ")); at++)
+        leaves = at;
+    CHECK(leaves != NULL);
+    CHECK_CONTAINS(leaves, "which is saved");
+    snprintf(words, sizeof words, "%s/checkpoints/step_%08d", test_path("run"), atoi(leaves + 26));
+    CHECK(file_exists(words));
+}
+
+// What the configuration says of older states is for one start: the restart after it goes on from
+// the newest one.
+TEST_LIMIT(restart_goes_back_once, 60) {
+    write_inputs(20);
+    CHECK_STATUS(launch("", "train.stop_at=10"), 0);
+    CHECK_STATUS(launch("--accept-changes", "checkpoint.back=1 fault.kind=kill fault.rank=1 "
+                                            "fault.step=13 fault.attempt=1"),
+                 0);
+    const char *back = strstr(out, "step_00000005: step 5, ");
+    if (!back || !strstr(back, ": step 10, ") || strstr(back + 20, ": step 5, "))
+        test_fail(__FILE__, __LINE__, "%s", out);
+    CHECK_EQ_INT(launches(), 3);
+}
+
 // Nothing of an attempt is left behind: no process, and no files of MPI's, even of an mpirun that
 // was killed with all the rest. Other tests may run beside this one: the run's own files are looked
 // for.

@@ -198,7 +198,10 @@ static void wait_until_set(bool (*is_set)(void)) {
     CHECK(is_set());
 }
 static bool wants_leave(void) {
-    return heartbeat_wants_leave(heart);
+    return heartbeat_wants_leave(heart) == BEAT_LEAVES;
+}
+static bool wants_restart(void) {
+    return heartbeat_wants_leave(heart) == BEAT_LEAVES_FOR_A_RESTART;
 }
 static bool knows_mtbf(void) {
     return heartbeat_mtbf_seconds(heart) > 0;
@@ -232,8 +235,14 @@ TEST(heartbeat_orders) {
     CHECK_STR(text_of(fault, "kind"), "slow");
     json_decref(fault);
     CHECK(!heartbeat_fault(heart));
+    say("{\"type\":\"order\",\"order\":\"leave\",\"again\":true}");
+    wait_until_set(wants_restart);
     say("{\"type\":\"order\",\"order\":\"leave\"}");
     wait_until_set(wants_leave);
+    say("{\"type\":\"order\",\"order\":\"leave\",\"again\":true}"); // said before: for good
+    say("{\"type\":\"facts\",\"mtbf_seconds\":7}");
+    while (heartbeat_mtbf_seconds(heart) > 7) usleep(1000);
+    CHECK(wants_leave());
     done();
 }
 
