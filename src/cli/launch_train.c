@@ -23,7 +23,7 @@ struct launch_run {
     int unit, replicas; // ranks of a data-parallel replica; replicas that were asked for
     char address[256];  // to listen on
     bool slurm;         // hosts of an allocation, reached through srun
-    bool started;       // from this configuration
+    bool back_is_new;   // checkpoint.back was given with the latest reload
 };
 
 bool launch_is_run(const struct launch_options *o) {
@@ -77,16 +77,17 @@ static int command(void *context, const struct supervise_attempt *a, struct laun
     char *words[LAUNCH_WORDS + 8] = {0};
     int count = 0, failed = add(words, &count, "train") | add(words, &count, c->copy);
     for (int i = 0; i < c->passed_count; i++) failed |= add(words, &count, c->passed[i]);
-    // What the user asked for was done by the first start.
-    if (a->states_back > 0 || (run->started && c->resolved->states_back > 0))
+    // That of the configuration is for one start: again it would go back by further states.
+    bool back_is_done = a->resumed && !run->back_is_new && c->resolved->states_back > 0;
+    if (a->states_back > 0 || back_is_done)
         failed |= add_number(words, &count, "checkpoint.back", a->states_back);
+    run->back_is_new = false;
     if (a->ranks != run->unit * run->replicas)
         failed |= add_number(words, &count, "parallel.dp", a->ranks / run->unit);
     if (a->skip_steps[0])
         failed |= add_skips(words, &count, c->resolved->skip_steps, a->skip_steps);
     int result = failed ? err_set(err, ERR_MEMORY, "no memory for a command line")
                         : make_command(run, a, words, out, err);
-    run->started = true;
     for (int i = 0; i < count; i++) free(words[i]);
     return result;
 }
@@ -94,6 +95,7 @@ static int command(void *context, const struct supervise_attempt *a, struct laun
 static int reload(void *context, const char *program, char *const *words, int count,
                   struct text *changes, struct err *err) {
     struct launch_run *run = context;
+    int back = run->config.resolved->states_back;
     char digest[PROGRAM_DIGEST_BYTES];
     if (program && strlen(program) >= sizeof run->program)
         return err_set(err, ERR_USAGE, "reload: the program's path is too long");
@@ -102,8 +104,8 @@ static int reload(void *context, const char *program, char *const *words, int co
     if (launch_config_reload(&run->config, run->unit * run->replicas, words, count, changes, err) !=
         0)
         return -1;
+    run->back_is_new = run->config.resolved->states_back != back;
     if (program) snprintf(run->program, sizeof run->program, "%s", program);
-    run->started = false;
     return 0;
 }
 

@@ -26,6 +26,7 @@ struct supervise_attempt {
     int ranks;
     const struct hosts *hosts; // NULL: this machine, or what a scheduler gave
     int states_back;           // see policy.h
+    bool resumed;              // an attempt of this supervisor has loaded its state before
     const char *skip_steps;    // "12,40" or ""
 };
 

@@ -137,6 +137,7 @@ int attempt_start(struct supervisor *s, struct err *err) {
                                         .ranks = s->ranks,
                                         .hosts = s->options->hosts ? &hosts : NULL,
                                         .states_back = s->states_back,
+                                        .resumed = s->resumed,
                                         .skip_steps = s->state.skip};
     if (result == 0) result = s->calls->command(s->calls->context, &attempt, &command, err);
     s->state.attempts = number + 1;

@@ -73,6 +73,7 @@ struct supervisor {
     double arrived, loaded; // all ranks have said hello; have begun their first step. 0: not yet
     int64_t first_step;     // that they began
     bool stepped;           // and have done it
+    bool resumed;           // this attempt or one before has loaded its state
     bool kept;              // the file of state knows of steps of this attempt
     char program_mark[PROGRAM_MARK_BYTES]; // of the program that the latest one started from
 

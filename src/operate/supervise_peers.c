@@ -64,6 +64,7 @@ static void look_at_start(struct supervisor *s) {
         s->seen_loaded++;
     if (s->seen_loaded < s->ranks) return;
     s->loaded = clock_seconds();
+    s->resumed = true;
     s->first_step = s->watch.step;
     s->known.learning = false;
     peers_facts(s);
