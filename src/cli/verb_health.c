@@ -22,8 +22,9 @@ static const char usage[] =
     "  --folder DIR     a file of --disk MB is written, synced, read back from the disk, compared\n"
     "  --peers LIST     HOST:PORT,HOST:PORT: latency, rate and damaged bytes in both directions\n"
     "  --key FILE       key that both ends of a link have; --serve makes it where there is none\n"
-    "  --serve PORT     is a peer for others until it is interrupted; on all addresses unless one "
-    "is said\n"
+    "  --serve PORT     is a peer for others until it is interrupted; ADDRESS (or a name of this "
+    "host)\n"
+    "                   is where other hosts reach it, 127.0.0.1 unless it is said\n"
     "  --seconds S      of products, per type (1)\n"
     "  --memory MB      (256)      --disk MB   (64)      --link MB   in each direction (64)\n"
     "  --threads N      (all cores that the process may use)\n"
@@ -100,7 +101,7 @@ static void on_signal(int number) {
 }
 
 static int serve(const struct settings *s, struct err *err) {
-    char address[256] = "0.0.0.0";
+    char address[256] = "127.0.0.1"; // who wants to be reached from outside says where
     struct wire_key key;
     int listener, bound;
     const char *colon = strrchr(s->serve, ':');
