@@ -44,6 +44,18 @@ int text_printf(struct text *t, const char *format, ...) {
     return 0;
 }
 
+int text_put_word(struct text *t, const char *word) {
+    static const char plain[] = "@%+=:,./-_";
+    bool quote = word[0] == 0;
+    for (const char *p = word; *p; p++)
+        quote = quote || !(isalnum((unsigned char)*p) || strchr(plain, *p));
+    if (!quote) return text_puts(t, word);
+    int failed = text_puts(t, "'");
+    for (const char *p = word; *p; p++)
+        failed |= *p == '\'' ? text_puts(t, "'\\''") : text_put(t, p, 1);
+    return failed | text_puts(t, "'");
+}
+
 void text_free(struct text *t) {
     free(t->data);
     *t = (struct text){NULL, 0, 0};

@@ -14,6 +14,7 @@ int text_put(struct text *t, const void *bytes, size_t count);
 int text_puts(struct text *t, const char *s);
 int text_printf(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int text_reserve(struct text *t, size_t more_bytes); // room for that many further bytes and the NUL
+int text_put_word(struct text *t, const char *word); // for a POSIX shell, quoted where it must be
 void text_free(struct text *t);
 
 // Levenshtein distance with adjacent swaps, case ignored; and the nearest of `names` within a third

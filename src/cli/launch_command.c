@@ -1,8 +1,8 @@
 // From the options of weft launch to a command line of mpirun (operate/launch.h).
 #include "base/affinity.h"
+#include "base/text.h"
 #include "cli/launch.h"
 #include "comm/comm.h"
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,28 +95,11 @@ int launch_words(int ranks, const struct hosts *hosts, const char *program, char
     return launch_command_make(out, &request, err);
 }
 
-static void print_word(const char *word) {
-    static const char plain[] = "@%+=:,./-_";
-    bool quote = word[0] == 0;
-    for (const char *p = word; *p; p++)
-        quote = quote || !(isalnum((unsigned char)*p) || strchr(plain, *p));
-    if (!quote) {
-        fputs(word, stdout);
-        return;
-    }
-    putchar('\'');
-    for (const char *p = word; *p; p++)
-        if (*p == '\'')
-            fputs("'\\''", stdout);
-        else
-            putchar(*p);
-    putchar('\'');
-}
-
 void launch_print(char *const *words) {
-    for (int i = 0; words[i]; i++) {
-        if (i > 0) putchar(' ');
-        print_word(words[i]);
-    }
-    putchar('\n');
+    struct text line = {0};
+    int failed = 0;
+    for (int i = 0; words[i]; i++)
+        failed |= text_puts(&line, i > 0 ? " " : "") | text_put_word(&line, words[i]);
+    if (!failed) puts(line.data ? line.data : "");
+    text_free(&line);
 }

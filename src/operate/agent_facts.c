@@ -46,13 +46,12 @@ static void *watch_disk(void *context) {
         until.tv_sec++;
         if (!disk->stop) pthread_cond_timedwait(&disk->wake, &disk->lock, &until);
     }
-    disk->running = false;
     pthread_mutex_unlock(&disk->lock);
     return NULL;
 }
 
 int agent_disk_open(struct agent_disk *disk, const char *folder, struct err *err) {
-    *disk = (struct agent_disk){.running = true};
+    *disk = (struct agent_disk){0};
     snprintf(disk->folder, sizeof disk->folder, "%s", folder);
     pthread_mutex_init(&disk->lock, NULL);
     pthread_cond_init(&disk->wake, NULL);

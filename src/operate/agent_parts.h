@@ -10,7 +10,7 @@ struct agent_disk { // looked at by a thread: a file system of another host may 
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    bool running, stop;
+    bool stop;
     char folder[4096];
     uint64_t free_bytes, total_bytes;
     double seen; // when, monotonic; 0: never

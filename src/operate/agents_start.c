@@ -5,16 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int add(struct launch_command *c, const char *word) {
-    char **words = realloc(c->words, sizeof *words * (size_t)(c->count + 2));
-    if (words) c->words = words;
-    char *copy = words ? strdup(word) : NULL;
-    if (!copy) return -1;
-    words[c->count++] = copy;
-    words[c->count] = NULL;
-    return 0;
-}
-
 // The agent's own words.
 static int add_agent(struct launch_command *c, const struct agents_options *o, const char *host) {
     char port[16];
@@ -35,7 +25,7 @@ static int add_agent(struct launch_command *c, const struct agents_options *o, c
                                  "--disk-folder",
                                  o->disk_folder};
     int failed = 0;
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) failed |= add(c, words[i]);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) failed |= launch_add(c, words[i]);
     return failed;
 }
 
@@ -56,14 +46,14 @@ static int add_remote(struct launch_command *c, const struct agents_options *o, 
     words[strcspn(words, ":")] = 0; // Open MPI takes a list of shells; the first one counts
     int failed = add_agent(&agent, o, host);
     for (char *word = strtok_r(words, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
-        failed |= add(c, word);
-    failed |= add(c, host) | text_puts(&line, "exec");
+        failed |= launch_add(c, word);
+    failed |= launch_add(c, host) | text_puts(&line, "exec");
     if (o->loader_path) {
         snprintf(path, sizeof path, "LD_LIBRARY_PATH=%s", o->loader_path);
         failed |= text_puts(&line, " env") | quote(&line, path);
     }
     for (int i = 0; i < agent.count; i++) failed |= quote(&line, agent.words[i]);
-    failed |= failed ? -1 : add(c, line.data);
+    failed |= failed ? -1 : launch_add(c, line.data);
     launch_command_free(&agent);
     text_free(&line);
     return failed;
@@ -76,7 +66,7 @@ static int add_srun(struct launch_command *c, const struct agents_options *o, co
     const char *const words[] = {"srun",    "--overlap", "--nodes=1",       "--ntasks=1", list,
                                  "--mem=0", "--quiet",   "--cpu-bind=none", "--no-kill"};
     int failed = 0;
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) failed |= add(c, words[i]);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) failed |= launch_add(c, words[i]);
     return failed | add_agent(c, o, host);
 }
 

@@ -33,6 +33,7 @@ struct launch_command {
 int launch_command_make(struct launch_command *command, const struct launch_request *request,
                         struct err *err);
 void launch_command_free(struct launch_command *command);
+int launch_add(struct launch_command *command, const char *word); // -1: no memory
 
 // The word behind `weft launch` that makes a process the keeper of a rank, see launch_report.h. A
 // supervisor starts a run of one rank by it without mpirun (and WEFT_RUN in the environment).

@@ -1,6 +1,7 @@
 // See leftovers.h.
 #include "operate/leftovers.h"
 #include "base/file.h"
+#include "operate/marks.h"
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,21 +37,9 @@ static void remove_segments(const char *folder, const char *host, unsigned long 
     file_list_free(names, count);
 }
 
-// A zombie holds nothing any more, but its number.
-static bool lives(pid_t process) {
-    char path[64], *text, state = 0;
-    size_t size;
-    snprintf(path, sizeof path, "/proc/%ld/stat", (long)process);
-    if (file_read(path, 0, &text, &size, NULL) != 0) return false;
-    char *end = strrchr(text, ')'); // names may hold anything
-    bool read = end && sscanf(end + 1, " %c", &state) == 1;
-    free(text);
-    return read && state != 'Z' && state != 'X';
-}
-
 void leftovers_remove(const char *temporary_folder, const char *memory_folder, pid_t starter) {
     char host[200] = "", name[300], folder[4096];
-    if (starter <= 0 || lives(starter)) return; // it lives, or another one has its number
+    if (starter <= 0 || marks_lives(starter)) return; // it lives, or another one has its number
     if (gethostname(host, sizeof host - 1) != 0) return;
     host[strcspn(host, ".")] = 0; // both names have its first part only
     snprintf(name, sizeof name, "ompi.%s.%u/pid.%ld", host, (unsigned)geteuid(), (long)starter);

@@ -51,6 +51,13 @@ static bool look(const char *pid, char *state, long *parent) {
     return read;
 }
 
+bool marks_lives(pid_t process) {
+    char name[32], state;
+    long parent;
+    snprintf(name, sizeof name, "%ld", (long)process);
+    return look(name, &state, &parent) && state != 'Z' && state != 'X';
+}
+
 // Kills what bears the mark and lives; returns how many.
 static int kill_marked(const struct marks *marks, pid_t except, bool children_too) {
     char **names;

@@ -5,6 +5,9 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+// Whether the process is there and no zombie: that holds nothing any more but its number.
+bool marks_lives(pid_t process);
+
 // Ends all marked processes but this one and `except` (and, `children_too`, the children of that
 // one), and waits for at most `seconds` until they are gone. Returns how many there were; *left are
 // still there.

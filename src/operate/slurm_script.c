@@ -1,20 +1,6 @@
 // The batch script: what of it is Slurm's (allocation, signals), and what follows from the status
 // with which `weft launch` leaves.
 #include "operate/slurm.h"
-#include <ctype.h>
-#include <string.h>
-
-static int put_word(struct text *t, const char *word) {
-    static const char plain[] = "@%+=:,./-_";
-    bool quote = word[0] == 0;
-    for (const char *p = word; *p; p++)
-        quote = quote || !(isalnum((unsigned char)*p) || strchr(plain, *p));
-    if (!quote) return text_puts(t, word);
-    int failed = text_puts(t, "'");
-    for (const char *p = word; *p; p++)
-        failed |= *p == '\'' ? text_puts(t, "'\\''") : text_put(t, p, 1);
-    return failed | text_puts(t, "'");
-}
 
 static int put_head(struct text *t, const struct slurm_script *s, int nodes) {
     int failed =
@@ -92,14 +78,15 @@ int slurm_emit(const struct slurm_script *s, struct text *out, struct err *err) 
         return err_set(err, ERR_USAGE, "a batch script needs the number of ranks, and of a node");
     int nodes = (s->ranks + s->ranks_per_node - 1) / s->ranks_per_node;
     int failed = put_head(out, s, nodes);
-    failed |= text_puts(out, "evicted=") | put_word(out, s->run_folder) |
+    failed |= text_puts(out, "evicted=") | text_put_word(out, s->run_folder) |
               text_puts(out, "/launch/evicted\n");
     failed |=
         text_puts(out, "# Steps that mpirun makes leave room for others, and outlive a node.\n"
                        "export OMPI_MCA_plm_slurm_args=\"--overlap --no-kill --mem=0\"\n");
-    failed |= text_puts(out, catch_signals) | put_word(out, s->program) |
+    failed |= text_puts(out, catch_signals) | text_put_word(out, s->program) |
               text_printf(out, " launch -n %d --spares %d", s->ranks, s->spares);
-    for (int i = 0; s->words[i]; i++) failed |= text_puts(out, " ") | put_word(out, s->words[i]);
+    for (int i = 0; s->words[i]; i++)
+        failed |= text_puts(out, " ") | text_put_word(out, s->words[i]);
     failed |= text_puts(out, " &\n") | text_puts(out, wait_for_end) | text_puts(out, follow_status);
     return failed ? err_set(err, ERR_MEMORY, "no memory for a batch script") : 0;
 }

@@ -128,6 +128,9 @@ int64_t run_most(struct run *run, int64_t value);
 static inline bool run_leads(const struct run *run) { // speaks, and keeps the run folder
     return run->rank == 0;
 }
+static inline const char *run_host(const struct run *run, int rank) {
+    return run->comm ? comm_host(run->comm, rank) : "this host";
+}
 // What this rank does by itself for longer than peers would wait; NULL: it is back.
 static inline void run_busy(struct run *run, const char *what) {
     if (run->world) comm_busy(run->comm, what);

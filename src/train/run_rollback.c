@@ -6,10 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *host_of(const struct run *run, int rank) {
-    return run->comm ? comm_host(run->comm, rank) : "this host";
-}
-
 static struct heartbeat *heart_of(const struct run *run) {
     return run->control ? run->control->heartbeat : NULL;
 }
@@ -20,7 +16,7 @@ void run_guard_tell(struct run *run, const char *kind, const char *action, int64
     json_t *all = json_pack("{s:s,s:s}", "text", text, "action", action);
     if (rank >= 0) {
         json_object_set_new(all, "rank", json_integer(rank));
-        json_object_set_new(all, "host", json_string(host_of(run, rank)));
+        json_object_set_new(all, "host", json_string(run_host(run, rank)));
     }
     if (more) json_object_update_missing(all, more);
     json_decref(more);
@@ -147,10 +143,10 @@ int run_leave_host(struct run *run, int rank, int other, const char *why, struct
     if (rank < 0)
         snprintf(who, sizeof who, "a host");
     else if (other < 0)
-        snprintf(who, sizeof who, "rank %d (%s)", rank, host_of(run, rank));
+        snprintf(who, sizeof who, "rank %d (%s)", rank, run_host(run, rank));
     else
-        snprintf(who, sizeof who, "rank %d (%s) or rank %d (%s)", rank, host_of(run, rank), other,
-                 host_of(run, other));
+        snprintf(who, sizeof who, "rank %d (%s) or rank %d (%s)", rank, run_host(run, rank), other,
+                 run_host(run, other));
     run->agreed = true;
     run->result->silent = rank >= 0 ? run->rank != rank : !run_leads(run);
     return err_set(err, own ? ERR_BAD_HOST : ERR_RETRY,

@@ -88,8 +88,7 @@ static void decide_trial(struct run *run) {
         return;
     }
     snprintf(text, sizeof text, "%s: step %lld, done again, shows that rank %d (%s) was wrong",
-             g->trial.parameter, (long long)g->trial.step, highest,
-             run->comm ? comm_host(run->comm, highest) : "this host");
+             g->trial.parameter, (long long)g->trial.step, highest, run_host(run, highest));
     run_guard_count_fault(run, highest);
     run_guard_tell(run, "silent_corruption", "noted", run->step + 1, highest, text, NULL);
 }
@@ -107,10 +106,6 @@ void run_guard_look_at_replicas(struct run *run) {
 }
 
 // ---- in words ----------------------------------------------------------------------------------
-
-static const char *host_of(const struct run *run, int rank) {
-    return run->comm ? comm_host(run->comm, rank) : "this host";
-}
 
 // Masters and moments: since the update before. Weights are compared with their masters by every
 // update, so that the state before this step is sound.
@@ -150,13 +145,13 @@ static void describe_found(struct run *run, int64_t found, int64_t now, bool upd
         out->text, sizeof out->text,
         "step %lld: %s of %s on rank %d (%s) is not what it was: block %lld, checksum %016llx, "
         "expected %016llx",
-        (long long)now, engine_found_name(f.kind), f.parameter, rank, host_of(run, rank),
+        (long long)now, engine_found_name(f.kind), f.parameter, rank, run_host(run, rank),
         (long long)f.block, (unsigned long long)f.found, (unsigned long long)f.expected);
     if (f.kind == FOUND_PRODUCT)
         snprintf(out->text, sizeof out->text,
                  "step %lld: a matrix product with %s on rank %d (%s) is wrong: row %lld adds up "
                  "to another sum",
-                 (long long)now, f.parameter, rank, host_of(run, rank), (long long)f.block);
+                 (long long)now, f.parameter, rank, run_host(run, rank), (long long)f.block);
 }
 
 void run_guard_describe_updated(struct run *run, int64_t found, struct run_suspect *out) {
@@ -178,7 +173,7 @@ static void describe_difference(struct run *run, struct run_suspect *out) {
     char ranks[200] = "";
     for (int i = 0; i < d.rank_count && i < 16; i++)
         snprintf(ranks + strlen(ranks), sizeof ranks - strlen(ranks), "%s%d (%s)", i ? ", " : "",
-                 d.ranks[i], host_of(run, d.ranks[i]));
+                 d.ranks[i], run_host(run, d.ranks[i]));
     snprintf(out->text, sizeof out->text,
              "step %lld: %s is not the same on the %d ranks that hold it: %s %s%s", (long long)now,
              d.parameter, d.of, d.undecided ? "ranks" : "the odd one is rank", ranks,
