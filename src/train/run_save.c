@@ -92,6 +92,7 @@ static void retain(struct run *run) {
         s->keep_steps[keep.pinned_count++] = s->copied_step;
     checkpoint_retain(run->config->checkpoint_folder, &keep);
     saver_remove_left_behind(run->config->checkpoint_folder, run->step);
+    checkpoint_drop_aside(run->config->checkpoint_folder, run->step);
 }
 
 int run_save(struct run *run, struct err *err) {

@@ -252,6 +252,22 @@ TEST(a_run_goes_back_by_states) {
     CHECK_CONTAINS(lines.data, "no state so far back as checkpoint.back=9");
 }
 
+// Also where no saver writes behind the run: what was put aside goes when the run is past it.
+TEST(states_put_aside_go_without_snapshots_too) {
+    char aside[4200];
+    const char *straight = "checkpoint.snapshot=false";
+    fixture_config(&config, test_temp_dir(), "run", WORDS(straight, "train.stop_at=8"));
+    run_to_end(&config);
+    fixture_config(&config, test_temp_dir(), "run",
+                   WORDS(straight, "checkpoint.back=1", "train.stop_at=5"));
+    run_to_end(&config);
+    snprintf(aside, sizeof aside, "%s/step_00000008.aside", config.checkpoint_folder);
+    CHECK(file_exists(aside));
+    fixture_config(&config, test_temp_dir(), "run", WORDS(straight));
+    run_to_end(&config);
+    CHECK(!file_exists(aside));
+}
+
 TEST(the_interval_follows_from_what_saves_cost) {
     fixture_config(&config, test_temp_dir(), "run",
                    WORDS("checkpoint.interval=auto", "checkpoint.every=2", "checkpoint.mtbf=1e-9",
