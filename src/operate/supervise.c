@@ -227,8 +227,7 @@ int supervise(const struct supervise_options *options, const struct supervise_ca
         status = run(s, err);
         struct err own = {0};
         supervise_keep(s);
-        if (supervise_write_evicted(s, &own) != 0)
-            log_line(LOG_WARN, "%s", own.text);
+        if (supervise_write_evicted(s, &own) != 0) log_line(LOG_WARN, "%s", own.text);
     }
     close_all(s);
     free(s);

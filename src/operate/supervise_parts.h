@@ -80,7 +80,7 @@ struct supervisor {
     // leaving
     enum supervise_leave leave;
     bool memory_moves; // the next attempt will not look where the snapshots of this one lie
-    int interrupts; // Ctrl-C
+    int interrupts;    // Ctrl-C
     double leave_by;
 
     // the failure that is dealt with
