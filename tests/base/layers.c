@@ -120,10 +120,10 @@ static const char *const forbidden[] = {
 // A process that leaves on purpose is one of the faults that can be injected. Processes that
 // `operate` forks end in it, and the environment of the ranks is made in their starter alone.
 static bool may_use(const char *path, const char *word) {
-    static const char *const leave[] = {"comm/transport_mpi.c",       "guard/fault.c",
-                                        "operate/stacks.c",           "operate/agent.c",
-                                        "operate/agent_jobs.c",       "operate/agents_process.c",
-                                        "operate/supervise_attempt.c"};
+    static const char *const leave[] = {"comm/transport_mpi.c",     "guard/fault.c",
+                                        "operate/program.c",        "operate/stacks.c",
+                                        "operate/agent.c",          "operate/agent_jobs.c",
+                                        "operate/agents_process.c", "operate/supervise_attempt.c"};
     for (size_t i = 0; i < sizeof leave / sizeof *leave; i++)
         if (strcmp(path, leave[i]) == 0 && strcmp(word, "_exit") == 0) return true;
     return strcmp(path, "operate/supervise_attempt.c") == 0 && strcmp(word, "setenv") == 0;

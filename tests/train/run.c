@@ -176,7 +176,8 @@ TEST(a_full_disk_costs_only_the_save) {
     fixture_config(&config, test_temp_dir(), "run", WORDS("train.stop_at=4"));
     run_to_end(&config);
     uint64_t hash = fixture_checkpoint_hash(&config, 4);
-    fixture_config(&config, test_temp_dir(), "run", WORDS("train.steps=12", "checkpoint.snapshot=false"));
+    fixture_config(&config, test_temp_dir(), "run",
+                   WORDS("train.steps=12", "checkpoint.snapshot=false"));
     log_to(quiet, &lines, LOG_INFO);
     file_fail_after(40000, ENOSPC); // the journal fits, a checkpoint does not
     CHECK(train_run(&config, NULL, &result, &err) != 0);
