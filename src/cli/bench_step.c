@@ -103,8 +103,8 @@ static int run_steps(struct bench *b, struct err *err) {
     struct record_lane at_start = {0};
     for (int s = 0; s < warm_up + steps; s++) {
         if (s == warm_up) {
-            at_start = b->lane;
             add_messages(b, 1); // what was before is taken away at the end
+            at_start = b->lane;
         }
         double begin = clock_seconds();
         b->out.last = (struct engine_step){
@@ -113,10 +113,10 @@ static int run_steps(struct bench *b, struct err *err) {
             return -1;
         if (s >= warm_up) times[s - warm_up] = clock_seconds() - begin;
     }
+    for (int k = 0; k < RECORD_KIND_COUNT; k++) // before the messages, which are waited for
+        b->own.seconds[k] = (b->lane.seconds[k] - at_start.seconds[k]) / steps;
     add_messages(b, 1.0 / steps);
     divide_messages(b, steps);
-    for (int k = 0; k < RECORD_KIND_COUNT; k++)
-        b->own.seconds[k] = (b->lane.seconds[k] - at_start.seconds[k]) / steps;
     b->own.step_seconds = numbers_median(times, (size_t)steps);
     return 0;
 }
