@@ -27,16 +27,6 @@ static const char *rank_here(int rank) {
     return text[rank];
 }
 
-static json_t *status_of_run(void) {
-    char words[4300];
-    struct err err = {0};
-    snprintf(words, sizeof words, "--status %s --json", test_path("run"));
-    CHECK_STATUS(order(words), 0);
-    json_t *status = json_parse(out, strlen(out), "--status", &err);
-    if (!status) test_fail(__FILE__, __LINE__, "%s: %s", err.text, out);
-    return status;
-}
-
 // ---- ranks that stand still
 
 // The part of a text of stacks that is about one process.

@@ -5,16 +5,6 @@
 #include <dirent.h>
 #include <sys/stat.h>
 
-static json_t *ask_status(void) {
-    char words[4300];
-    struct err err = {0};
-    snprintf(words, sizeof words, "--status %s --json", test_path("run"));
-    CHECK_STATUS(order(words), 0);
-    json_t *status = json_parse(out, strlen(out), "--status", &err);
-    if (!status) test_fail(__FILE__, __LINE__, "%s: %s", err.text, out);
-    return status;
-}
-
 static void wait_for_restarts(pid_t launcher, int count) {
     while (incidents("restart", NULL) < count) { // the test's limit counts
         if (waitpid(launcher, NULL, WNOHANG) != 0) {
@@ -90,7 +80,7 @@ static void replace_agent(pid_t supervisor) {
     CHECK_EQ_INT(kill(before, SIGKILL), 0);
     while ((now = agent_of(supervisor)) == before || now == 0) usleep(20000);
     for (double seen = clock_seconds(), heard = -1; heard < seen; usleep(20000)) {
-        json_t *status = ask_status();
+        json_t *status = status_of_run();
         const json_t *host = json_array_get(json_object_get(status, "hosts"), 0);
         heard = clock_seconds() - json_number_value(json_object_get(host, "heard_seconds_ago"));
         json_decref(status);
@@ -98,7 +88,7 @@ static void replace_agent(pid_t supervisor) {
 }
 
 static void check_ranks_run(const char *program) {
-    json_t *status = ask_status();
+    json_t *status = status_of_run();
     const json_t *ranks = json_object_get(status, "ranks");
     CHECK_EQ_INT(json_array_size(ranks), 2);
     for (size_t i = 0; i < 2; i++) {
@@ -206,7 +196,7 @@ TEST_LIMIT(restart_tells_the_ranks_how_often_it_fails, 60) {
         start_words(NULL, WORDS("checkpoint.interval=auto", "fault.kind=[kill,kill]",
                                 "fault.rank=[0,1]", "fault.step=[6,13]", "fault.attempt=[0,1]"));
     wait_for_restarts(launcher, 2);
-    json_t *status = ask_status(), *state = state_of("run");
+    json_t *status = status_of_run(), *state = state_of("run");
     double seconds = json_number_value(json_object_get(state, "seconds"));
     double running = json_number_value(json_object_get(status, "attempt_seconds"));
     CHECK_EQ_INT(json_integer_value(json_object_get(state, "failures")), 2);

@@ -2,11 +2,10 @@
 // left running while the test does something to them; their records; what they must be equal in.
 #pragma once
 #include "base/file.h"
-#include "base/hash.h"
 #include "base/json.h"
 #include "base/random.h"
-#include "checkpoint/checkpoint.h"
 #include "comm/comm.h"
+#include "state_hash.h"
 #include "test.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -208,29 +207,21 @@ static inline char *read_journal(const char *folder, int *steps) {
     return text;
 }
 
-// Of all tensors of a run's checkpoint: weights and moments.
 static inline uint64_t hash_of_state(const char *folder, int64_t step) {
-    char checkpoints[4300], path[CHECKPOINT_PATH_BYTES];
-    struct checkpoint *c;
-    struct hash_stream h;
-    struct err err = {0};
-    int count;
+    char checkpoints[4300];
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", test_path(folder));
-    CHECK_OK(checkpoint_step_path(checkpoints, step, path, &err), err);
-    CHECK_OK(checkpoint_open(path, &c, &err), err);
-    const struct tensor *tensors = checkpoint_tensors(c, &count);
-    CHECK(count > 10);
-    hash_begin(&h);
-    for (int i = 0; i < count; i++) {
-        void *values = malloc(tensor_bytes(&tensors[i]));
-        CHECK(values != NULL);
-        CHECK_OK(checkpoint_read(c, tensors[i].name, values, &err), err);
-        hash_put(&h, tensors[i].name, strlen(tensors[i].name));
-        hash_put(&h, values, tensor_bytes(&tensors[i]));
-        free(values);
-    }
-    checkpoint_close(c);
-    return hash_end(&h);
+    return state_hash(checkpoints, step);
+}
+
+// What weft launch --status says of the run.
+static inline json_t *status_of_run(void) {
+    char words[4300];
+    struct err err = {0};
+    snprintf(words, sizeof words, "--status %s --json", test_path("run"));
+    CHECK_STATUS(order(words), 0);
+    json_t *status = json_parse(out, strlen(out), "--status", &err);
+    if (!status) test_fail(__FILE__, __LINE__, "%s: %s", err.text, out);
+    return status;
 }
 
 // Both have done so many steps, with the same losses and norms, and hold the same state: to the

@@ -2,10 +2,9 @@
 // with an undisturbed run on one machine.
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/hash.h"
 #include "base/random.h"
-#include "checkpoint/checkpoint.h"
 #include "namespaces.h"
+#include "state_hash.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -154,29 +153,10 @@ static void read_figures(const char *run, struct figures *out) {
     free(text);
 }
 
-// All tensors of the last checkpoint: weights and moments.
 static uint64_t hash_state(const char *run) {
-    char checkpoints[300], path[CHECKPOINT_PATH_BYTES];
-    struct checkpoint *c;
-    struct hash_stream h;
-    struct err err = {0};
-    int count;
+    char checkpoints[300];
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", run);
-    CHECK_OK(checkpoint_step_path(in_folder(checkpoints), STEPS, path, &err), err);
-    CHECK_OK(checkpoint_open(path, &c, &err), err);
-    const struct tensor *tensors = checkpoint_tensors(c, &count);
-    CHECK(count > 10);
-    hash_begin(&h);
-    for (int i = 0; i < count; i++) {
-        void *values = malloc(tensor_bytes(&tensors[i]));
-        CHECK(values != NULL);
-        CHECK_OK(checkpoint_read(c, tensors[i].name, values, &err), err);
-        hash_put(&h, tensors[i].name, strlen(tensors[i].name));
-        hash_put(&h, values, tensor_bytes(&tensors[i]));
-        free(values);
-    }
-    checkpoint_close(c);
-    return hash_end(&h);
+    return state_hash(in_folder(checkpoints), STEPS);
 }
 
 static struct figures calm, got;
